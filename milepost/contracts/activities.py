@@ -1,0 +1,209 @@
+"""One typed contract per activity: name, parameters, result, time limits, retry. Bulk data stays in the ledger.
+
+All parameters and results are small (ids, digests, counts, short texts): no workflow event may exceed 64 KiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from milepost.domain.effects import EffectState
+from milepost.domain.messages import FinishReason
+from milepost.domain.tools import Parallel
+from milepost.domain.turns import TurnState
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+MAX_BOUNDARY_TEXT = 2_000
+"""Characters of an error or reason text that may cross the boundary; longer ones are cut and kept whole elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """Temporal's retry policy in plain values. `maximum_attempts` counts the first try."""
+
+    maximum_attempts: int
+    initial: timedelta = timedelta(seconds=1)
+    maximum: timedelta = timedelta(seconds=30)
+    backoff: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityContract(Generic[P, R]):
+    """How an activity is called. `local` runs it inside the workflow task (short ledger work only)."""
+
+    name: str
+    params: type[P]
+    result: type[R]
+    start_to_close: timedelta
+    retry: RetryRule
+    heartbeat: timedelta | None = None
+    schedule_to_start: timedelta | None = None
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInput:
+    """Input of `SessionTurnWorkflow`."""
+
+    turn_id: str
+    session_id: str
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """Result of `SessionTurnWorkflow`, for the Temporal UI; readers use the ledger."""
+
+    turn_id: str
+    state: TurnState
+    rounds: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareParams:
+    turn_id: str
+    session_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    agent: str
+    max_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareResult:
+    """`failure` is set when the turn cannot run (unknown agent, missing key): it is to be finished as failed."""
+
+    agents: tuple[AgentPlan, ...]
+    sandbox_queue: str
+    failure_code: str | None = None
+    failure: str | None = None
+    stop_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallModelParams:
+    turn_id: str
+    session_id: str
+    agent: str
+    round: int
+
+
+class ModelOutcome(StrEnum):
+    ANSWERED = "answered"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call the model asked for; its arguments lie in the ledger under the model effect."""
+
+    index: int
+    call_id: str
+    tool: str
+    parallel: Parallel
+    input_digest: str
+    malformed: bool = False
+    timeout_seconds: float = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class CallModelResult:
+    """`text_digest` is "" when the answer has no text."""
+
+    outcome: ModelOutcome
+    effect_id: str
+    finish: FinishReason | None = None
+    calls: tuple[PlannedCall, ...] = ()
+    text_digest: str = ""
+    error_code: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunToolParams:
+    turn_id: str
+    session_id: str
+    agent: str
+    round: int
+    index: int
+    call_id: str
+    tool: str
+    model_effect_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunToolResult:
+    """`stopped`: the call was cancelled because a stop was requested."""
+
+    effect_id: str
+    state: EffectState
+    result_digest: str
+    is_error: bool
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FinishParams:
+    """`state` is what the workflow concluded; a requested stop wins over `completed` only if work was cut short."""
+
+    turn_id: str
+    session_id: str
+    run_id: str
+    state: TurnState
+    rounds: int
+    reason_code: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishResult:
+    state: TurnState
+
+
+PREPARE_TURN = ActivityContract(
+    "prepare_turn",
+    PrepareParams,
+    PrepareResult,
+    start_to_close=timedelta(seconds=30),
+    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
+    local=True,
+)
+
+CALL_MODEL = ActivityContract(
+    "call_model",
+    CallModelParams,
+    CallModelResult,
+    start_to_close=timedelta(minutes=30),
+    heartbeat=timedelta(seconds=6),
+    retry=RetryRule(maximum_attempts=6),
+)
+
+RUN_TOOL = ActivityContract(
+    "run_tool",
+    RunToolParams,
+    RunToolResult,
+    start_to_close=timedelta(hours=2),
+    heartbeat=timedelta(seconds=6),
+    retry=RetryRule(maximum_attempts=20, maximum=timedelta(seconds=10)),
+)
+
+FINISH_TURN = ActivityContract(
+    "finish_turn",
+    FinishParams,
+    FinishResult,
+    start_to_close=timedelta(seconds=30),
+    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
+    local=True,
+)
+
+CONTRACTS = (PREPARE_TURN, CALL_MODEL, RUN_TOOL, FINISH_TURN)

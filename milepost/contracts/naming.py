@@ -1,0 +1,22 @@
+"""Names that cross the Temporal boundary: workflow types and ids, task queues. Public contract."""
+
+from __future__ import annotations
+
+SESSION_TURN_WORKFLOW = "SessionTurnWorkflow"
+
+TURNS_QUEUE = "turns"
+MODELS_QUEUE = "models"
+
+
+def sandbox_queue(host: str) -> str:
+    """Queue of the host that owns the containers."""
+    return f"sandbox.{host}"
+
+
+def queue_name(instance_id: str, queue: str) -> str:
+    """Namespaces are shared between instances, so queues carry the instance id as workflow ids do."""
+    return f"{instance_id}/{queue}"
+
+
+def turn_workflow_id(instance_id: str, turn_id: str) -> str:
+    return f"{instance_id}/turn/{turn_id}"

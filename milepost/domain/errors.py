@@ -1,0 +1,319 @@
+"""Errors with stable codes.
+
+An error says what went wrong, where (`field`), and what to do (`fix`). It is mapped to an outer form in three
+places only: activities (Temporal `ApplicationError`), the API (`application/problem+json`) and the CLI (exit code).
+Nobody matches on the text.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class ErrorKind(StrEnum):
+    """How an outer surface must treat an error; one HTTP status and one exit code belong to each kind."""
+
+    INVALID = "invalid"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    FORBIDDEN = "forbidden"
+    TOO_LARGE = "too_large"
+    NEEDS_PERSON = "needs_person"
+    UNAVAILABLE = "unavailable"
+    STORAGE = "storage"
+    FAILED = "failed"
+
+
+class MilepostError(Exception):
+    """Base of every expected failure.
+
+    Attributes:
+        code: stable identifier, part of the public contract.
+        kind: the class of treatment, see `ErrorKind`.
+        retryable: whether the same call may succeed later without any change.
+    """
+
+    code: ClassVar[str] = "internal"
+    kind: ClassVar[ErrorKind] = ErrorKind.FAILED
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, field: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.fix}" if self.fix else self.message
+
+
+# --- input ------------------------------------------------------------------------------------------------------
+
+
+class InvalidInput(MilepostError):
+    """A value cannot be accepted as given."""
+
+    code = "invalid_input"
+    kind = ErrorKind.INVALID
+
+
+class ConfigInvalid(MilepostError):
+    """The configuration file or the environment cannot be used."""
+
+    code = "config_invalid"
+    kind = ErrorKind.INVALID
+
+
+class PayloadTooLarge(MilepostError):
+    """A value is over a stated limit; the message names owner (tool), field, size and limit in bytes."""
+
+    code = "payload_too_large"
+    kind = ErrorKind.TOO_LARGE
+
+    @classmethod
+    def of(cls, owner: str, field: str, size: int, limit: int) -> PayloadTooLarge:
+        return cls(
+            f"{owner}: '{field}' has {size} bytes; at most {limit} bytes are accepted.",
+            field=field,
+            fix="Send less, or put the data in a file of the workspace and refer to it.",
+        )
+
+
+class Forbidden(MilepostError):
+    """The caller may not do this."""
+
+    code = "forbidden"
+    kind = ErrorKind.FORBIDDEN
+
+
+# --- lookups and conflicts --------------------------------------------------------------------------------------
+
+
+class SessionNotFound(MilepostError):
+    code = "session_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class TurnNotFound(MilepostError):
+    code = "turn_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class EffectNotFound(MilepostError):
+    code = "effect_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class BlobNotFound(MilepostError):
+    """A blob the ledger refers to is not in the store (lost or damaged)."""
+
+    code = "blob_not_found"
+    kind = ErrorKind.STORAGE
+
+
+class AgentUnknown(MilepostError):
+    code = "agent_unknown"
+    kind = ErrorKind.NOT_FOUND
+
+
+class ProviderUnknown(MilepostError):
+    code = "provider_unknown"
+    kind = ErrorKind.NOT_FOUND
+
+
+class SessionClosed(MilepostError):
+    code = "session_closed"
+    kind = ErrorKind.CONFLICT
+
+
+class TurnRunning(MilepostError):
+    """Another turn of the Session is running; `turn_id` names it."""
+
+    code = "turn_running"
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, message: str, *, turn_id: str, field: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message, field=field, fix=fix)
+        self.turn_id = turn_id
+
+
+class TurnNotRunning(MilepostError):
+    """The turn has a terminal state already; nothing was changed."""
+
+    code = "turn_not_running"
+    kind = ErrorKind.CONFLICT
+
+
+class IdempotencyMismatch(MilepostError):
+    """The same idempotency key (or turn id) came with other content."""
+
+    code = "idempotency_mismatch"
+    kind = ErrorKind.CONFLICT
+
+
+class TurnClaimed(MilepostError):
+    """Another workflow run owns the turn, or the turn has ended; this run must do nothing."""
+
+    code = "turn_claimed"
+    kind = ErrorKind.CONFLICT
+
+
+class Fenced(MilepostError):
+    """A later attempt owns the effect; what this attempt writes is refused."""
+
+    code = "fenced"
+    kind = ErrorKind.CONFLICT
+
+
+class IllegalTransition(MilepostError):
+    """A state change that the transition table does not allow."""
+
+    code = "illegal_transition"
+    kind = ErrorKind.CONFLICT
+
+
+# --- storage ----------------------------------------------------------------------------------------------------
+
+
+class StorageUnavailable(MilepostError):
+    """The database does not answer, or the data root cannot be written; nothing was changed."""
+
+    code = "storage_unavailable"
+    kind = ErrorKind.STORAGE
+    retryable = True
+
+
+class SchemaTooNew(MilepostError):
+    code = "schema_too_new"
+    kind = ErrorKind.STORAGE
+
+
+class SchemaOutdated(MilepostError):
+    code = "schema_outdated"
+    kind = ErrorKind.STORAGE
+
+
+class InstanceLocked(MilepostError):
+    """Another Milepost process owns this data root."""
+
+    code = "instance_locked"
+    kind = ErrorKind.UNAVAILABLE
+
+
+class LedgerCorrupt(MilepostError):
+    """A stream's hash chain or sequence does not hold."""
+
+    code = "ledger_corrupt"
+    kind = ErrorKind.STORAGE
+
+
+class UnknownEvent(MilepostError):
+    """An event type or version that this release does not know."""
+
+    code = "unknown_event"
+    kind = ErrorKind.STORAGE
+
+
+# --- peers ------------------------------------------------------------------------------------------------------
+
+
+class TemporalUnavailable(MilepostError):
+    code = "temporal_unavailable"
+    kind = ErrorKind.UNAVAILABLE
+    retryable = True
+
+
+class SecretMissing(MilepostError):
+    """A secret reference (`env:`, `file:`) does not resolve; the message names the reference, never the value."""
+
+    code = "secret_missing"
+    kind = ErrorKind.INVALID
+
+
+class ModelError(MilepostError):
+    """Base of what a provider call may end with. `retry_after` is seconds, where the provider said so."""
+
+    code = "model_failed"
+    kind = ErrorKind.FAILED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        fix: str | None = None,
+        retry_after: float | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message, field=field, fix=fix)
+        self.retry_after = retry_after
+        self.status = status
+
+
+class ModelUnavailable(ModelError):
+    """The provider could not be reached or answered with a passing fault (5xx, connection lost, loading)."""
+
+    code = "model_unavailable"
+    kind = ErrorKind.UNAVAILABLE
+    retryable = True
+
+
+class ModelRateLimited(ModelError):
+    code = "model_rate_limited"
+    kind = ErrorKind.UNAVAILABLE
+    retryable = True
+
+
+class ModelTimedOut(ModelError):
+    code = "model_timed_out"
+    kind = ErrorKind.UNAVAILABLE
+    retryable = True
+
+
+class ModelIncomplete(ModelError):
+    """The stream ended without a terminal marker; what came is not a complete answer."""
+
+    code = "model_incomplete"
+    kind = ErrorKind.UNAVAILABLE
+    retryable = True
+
+
+class ModelUnauthorized(ModelError):
+    """The key is missing, wrong or not allowed to use the model."""
+
+    code = "model_unauthorized"
+    kind = ErrorKind.INVALID
+
+
+class ModelRequestRejected(ModelError):
+    """The provider refuses this request as it is; sending it again cannot help."""
+
+    code = "model_request_rejected"
+
+
+class ScriptExhausted(ModelError):
+    """The scripted provider was called more often than its script has responses."""
+
+    code = "script_exhausted"
+
+
+class SandboxUnavailable(MilepostError):
+    """No sandbox can be had (no Podman, no image, service down); the fix says what to install or start."""
+
+    code = "sandbox_unavailable"
+    kind = ErrorKind.UNAVAILABLE
+
+
+class SandboxLost(MilepostError):
+    """The container that held a dispatched operation is gone; whether the operation was applied is unknown."""
+
+    code = "sandbox_lost"
+    kind = ErrorKind.UNAVAILABLE
+
+
+class ToolRejected(MilepostError):
+    """A tool call that cannot be run as asked; the text goes back to the model as the tool's error result."""
+
+    code = "tool_rejected"
+    kind = ErrorKind.INVALID

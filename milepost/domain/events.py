@@ -1,0 +1,334 @@
+"""Everything a stream may record, one frozen dataclass per type.
+
+`TYPE` is the public name; `VERSION` rises when a field changes meaning or shape (adding a field with a default does
+not need it). Readers accept all earlier versions through `ledger.upcast`. Streams have four kinds; a type belongs to
+one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from milepost.domain.content import Content
+from milepost.domain.effects import EffectState
+from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
+from milepost.domain.tools import ToolDefinition
+from milepost.domain.turns import TurnRequest
+from milepost.domain.usage import Usage
+
+
+class StreamKind(StrEnum):
+    SESSION = "session"
+    RUN = "run"
+    ATTEMPT = "attempt"
+    INSTANCE = "instance"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    TYPE: ClassVar[str] = "session.opened"
+    VERSION: ClassVar[int] = 1
+    workspace_path: str
+    title: str
+    mode: str
+    agents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    TYPE: ClassVar[str] = "session.closed"
+    VERSION: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReopened:
+    TYPE: ClassVar[str] = "session.reopened"
+    VERSION: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBegun:
+    """The accepted request, before any provider, tool or sandbox work."""
+
+    TYPE: ClassVar[str] = "turn.begun"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    number: int
+    request: TurnRequest
+    workflow_id: str
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStarted:
+    """An agent's resolved configuration for this turn; recorded once and never re-read during the turn."""
+
+    TYPE: ClassVar[str] = "agent.started"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    provider: str
+    model: str
+    system_prompt: str
+    tools: tuple[ToolDefinition, ...]
+    sampling: Sampling
+    max_rounds: int
+    tools_unavailable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCalled:
+    """One model call that ended: with an answer, or with the partial text a stop left."""
+
+    TYPE: ClassVar[str] = "model.called"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    effect_id: str
+    attempt: int
+    round: int
+    provider: str
+    model: str
+    message: AssistantMessage
+    finish: FinishReason
+    usage: Usage
+    diagnostics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRetried:
+    """An attempt of a model call that failed and will be, or was, made again; `usage` is what it is known to cost."""
+
+    TYPE: ClassVar[str] = "model.retried"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    effect_id: str
+    attempt: int
+    error_code: str
+    error_message: str
+    usage: Usage
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    TYPE: ClassVar[str] = "tool.started"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    effect_id: str
+    attempt: int
+    round: int
+    index: int
+    call_id: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    """The recorded result of a call. `output` is what the model gets; `detail` is structured (exit code, sizes)."""
+
+    TYPE: ClassVar[str] = "tool.finished"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    effect_id: str
+    attempt: int
+    round: int
+    index: int
+    call_id: str
+    tool: str
+    state: EffectState
+    output: Content
+    is_error: bool
+    detail: dict[str, Any]
+    full_output: Content | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOutput:
+    """An agent's final text of the turn; replaces its delta log."""
+
+    TYPE: ClassVar[str] = "agent.output"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    text: Content
+    rounds: int
+    usage: Usage
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    TYPE: ClassVar[str] = "turn.stop_requested"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    actor: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectUncertain:
+    TYPE: ClassVar[str] = "effect.uncertain"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    effect_id: str
+    operation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EffectReconciled:
+    """What is known later about an uncertain effect. Refers to the turn, never changes its state."""
+
+    TYPE: ClassVar[str] = "effect.reconciled"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    effect_id: str
+    resolution: str
+    actor: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCompleted:
+    TYPE: ClassVar[str] = "turn.completed"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    TYPE: ClassVar[str] = "turn.failed"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    usage: Usage
+    error_code: str
+    error_message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStopped:
+    TYPE: ClassVar[str] = "turn.stopped"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    usage: Usage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInterrupted:
+    TYPE: ClassVar[str] = "turn.interrupted"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    usage: Usage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """First event of a `run` stream (Automations)."""
+
+    TYPE: ClassVar[str] = "run.started"
+    VERSION: ClassVar[int] = 1
+    run_id: str
+    automation: str
+    inputs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    TYPE: ClassVar[str] = "run.ended"
+    VERSION: ClassVar[int] = 1
+    run_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """First event of an `attempt` stream."""
+
+    TYPE: ClassVar[str] = "attempt.started"
+    VERSION: ClassVar[int] = 1
+    attempt_id: str
+    request: Content
+    ways: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    TYPE: ClassVar[str] = "attempt.ended"
+    VERSION: ClassVar[int] = 1
+    attempt_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStarted:
+    TYPE: ClassVar[str] = "instance.started"
+    VERSION: ClassVar[int] = 1
+    release: str
+    roles: tuple[str, ...]
+
+
+Event = (
+    SessionOpened
+    | SessionClosed
+    | SessionReopened
+    | TurnBegun
+    | AgentStarted
+    | ModelCalled
+    | ModelRetried
+    | ToolStarted
+    | ToolFinished
+    | AgentOutput
+    | StopRequested
+    | EffectUncertain
+    | EffectReconciled
+    | TurnCompleted
+    | TurnFailed
+    | TurnStopped
+    | TurnInterrupted
+    | RunStarted
+    | RunEnded
+    | AttemptStarted
+    | AttemptEnded
+    | InstanceStarted
+)
+
+SESSION_EVENTS: tuple[type[Event], ...] = (
+    SessionOpened,
+    SessionClosed,
+    SessionReopened,
+    TurnBegun,
+    AgentStarted,
+    ModelCalled,
+    ModelRetried,
+    ToolStarted,
+    ToolFinished,
+    AgentOutput,
+    StopRequested,
+    EffectUncertain,
+    EffectReconciled,
+    TurnCompleted,
+    TurnFailed,
+    TurnStopped,
+    TurnInterrupted,
+)
+EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
+    StreamKind.SESSION: SESSION_EVENTS,
+    StreamKind.RUN: (RunStarted, RunEnded),
+    StreamKind.ATTEMPT: (AttemptStarted, AttemptEnded),
+    StreamKind.INSTANCE: (InstanceStarted,),
+}
+EVENT_TYPES: dict[str, type[Event]] = {cls.TYPE: cls for kinds in EVENTS_BY_KIND.values() for cls in kinds}
+
+TERMINAL_TURN_EVENTS: tuple[type[Event], ...] = (TurnCompleted, TurnFailed, TurnStopped, TurnInterrupted)
+
+LATE_EVENTS: tuple[type[Event], ...] = (EffectReconciled,)
+"""May follow a turn's terminal event: facts that arrive late. Every other event of an ended turn is refused."""

@@ -1,0 +1,49 @@
+"""Workspaces and Sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SessionStatus(StrEnum):
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class SessionMode(StrEnum):
+    """How a turn uses its agents. `multi` and `coordinator` belong to the ledger's vocabulary from the start."""
+
+    SINGLE = "single"
+    MULTI = "multi"
+    COORDINATOR = "coordinator"
+
+
+SESSION_TRANSITIONS: dict[SessionStatus, frozenset[SessionStatus]] = {
+    SessionStatus.ACTIVE: frozenset({SessionStatus.CLOSED}),
+    SessionStatus.CLOSED: frozenset({SessionStatus.ACTIVE}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A folder: the repository boundary of the Sessions that belong to it. `path` is absolute and resolved."""
+
+    workspace_id: str
+    path: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`created_at` and `closed_at` are microseconds since the epoch, UTC. `image` is None for the default image."""
+
+    session_id: str
+    workspace: Workspace
+    title: str
+    mode: SessionMode
+    status: SessionStatus
+    agents: tuple[str, ...]
+    image: str | None
+    created_at: int
+    closed_at: int | None

@@ -1,0 +1,62 @@
+"""What a tool is, and the one table of the built-in tools' policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from milepost.domain.effects import EffectClass
+
+
+class Parallel(StrEnum):
+    """How calls of one model response may overlap: `safe` together, `ordered` in call order, `exclusive` alone."""
+
+    SAFE = "safe"
+    ORDERED = "ordered"
+    EXCLUSIVE = "exclusive"
+
+
+class Approval(StrEnum):
+    """Default answer to whether a person must agree before the tool runs."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    effect_class: EffectClass
+    parallel: Parallel
+    approval: Approval = Approval.ALLOW
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """A tool as it is offered to a model. `parameters` is a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
+    "read_file": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "list_dir": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "grep": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "glob": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "write_file": ToolPolicy(EffectClass.IDEMPOTENT, Parallel.ORDERED),
+    "edit_file": ToolPolicy(EffectClass.ATTACHABLE, Parallel.ORDERED),
+    "bash": ToolPolicy(EffectClass.ATTACHABLE, Parallel.EXCLUSIVE),
+}
+"""Every built-in tool's effect class, parallel policy and default approval; documented in docs/tools.md.
+
+All run inside the sandbox on the workspace the person chose, which is why none asks by default.
+"""
+
+MAX_CALLS_PER_RESPONSE = 128
+"""A response with more tool calls is rejected before hooks or dispatch."""
+
+MAX_TOOL_NAME_BYTES = 4 * 1024
+MAX_TOOL_ARGUMENTS_BYTES = 16 * 1024 * 1024
+MAX_ERROR_TEXT_BYTES = 8 * 1024

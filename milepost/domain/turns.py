@@ -1,0 +1,87 @@
+"""Turns: one accepted request of a Session and its one terminal state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from milepost.domain.content import Content
+from milepost.domain.usage import Usage
+
+
+class TurnState(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def terminal(self) -> bool:
+        return self is not TurnState.RUNNING
+
+
+TURN_TRANSITIONS: dict[TurnState, frozenset[TurnState]] = {
+    TurnState.RUNNING: frozenset({TurnState.COMPLETED, TurnState.FAILED, TurnState.STOPPED, TurnState.INTERRUPTED}),
+    TurnState.COMPLETED: frozenset(),
+    TurnState.FAILED: frozenset(),
+    TurnState.STOPPED: frozenset(),
+    TurnState.INTERRUPTED: frozenset(),
+}
+
+
+class TurnStatus(StrEnum):
+    """What a reader sees beside the state; derived, never stored. A terminal turn's status is `ended`."""
+
+    WAITING = "waiting"
+    WORKING = "working"
+    WAITING_FOR_PERSON = "waiting_for_person"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """Choices of one turn; None takes the agent's configuration. `script` is the scripted provider's YAML text."""
+
+    agent: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    script: Content | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What a person asked. `text` is kept whole; `options` are part of the content that idempotency compares."""
+
+    text: Content
+    options: TurnOptions = TurnOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The row of a turn. Times are microseconds since the epoch, UTC.
+
+    `number` counts a Session's turns from 1. `claimed_run` is the Temporal run id that owns the execution.
+    `content_digest` is what idempotency compares. `dispatched_at` is when Temporal acknowledged the start.
+    """
+
+    turn_id: str
+    session_id: str
+    number: int
+    state: TurnState
+    request: TurnRequest
+    content_digest: str
+    idempotency_key: str | None
+    workflow_id: str
+    claimed_run: str | None
+    generation: int
+    created_at: int
+    dispatched_at: int | None
+    stop_requested_at: int | None
+    ended_at: int | None
+    error_code: str | None
+    error_message: str | None
+    usage: Usage
+    superseded: bool

@@ -1,0 +1,286 @@
+"""The ledger port: transactions over streams, rows and queues.
+
+A transaction body is a plain function: it gets a `LedgerTx`, does short database work and returns a value. It never
+awaits anything, so no provider, tool or network call can sit inside a transaction. The same bodies run on SQLite (one
+writer thread that commits in groups) and on PostgreSQL.
+
+Times are microseconds since the epoch, UTC. Digests are lowercase hexadecimal SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+from milepost.domain.effects import Effect, EffectSpec, EffectState
+from milepost.domain.events import Event, StreamKind
+from milepost.domain.sessions import Session, SessionStatus, Workspace
+from milepost.domain.turns import Turn, TurnState
+from milepost.domain.usage import Usage
+from milepost.ledger.chain import StoredEvent
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to append. `key` is unique in its stream: appending the same key again changes nothing."""
+
+    key: str
+    event: Event
+    turn_id: str | None = None
+
+
+class EventLog(Protocol):
+    """Append-only streams. seq starts at 1 and has no gaps; commit order equals seq order."""
+
+    def append(self, stream_id: str, kind: StreamKind, events: Sequence[NewEvent], at: int) -> list[int]:
+        """Append in order under the stream's lock; return each event's seq (the existing one for a known key).
+
+        Creates the stream on its first event.
+
+        Raises:
+            TurnNotRunning: an event of a turn with a terminal state (other than `LATE_EVENTS`).
+            InvalidInput: the event's type does not belong to the stream's kind.
+        """
+
+    def read(
+        self, stream_id: str, *, after: int = 0, before: int | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
+        """Events with after < seq < before, ascending, at most `limit` (bound: 10,000)."""
+
+    def read_turn(self, stream_id: str, turn_id: str, *, types: Sequence[str] = ()) -> list[StoredEvent]:
+        """All events of a turn, ascending; only the named types if any are given."""
+
+    def head(self, stream_id: str) -> tuple[int, bytes]:
+        """Last seq and hash; (0, GENESIS) for a stream that does not exist."""
+
+
+class Sessions(Protocol):
+    def add(self, session: Session) -> None: ...
+
+    def get(self, session_id: str) -> Session:
+        """Raises SessionNotFound."""
+
+    def page(self, *, status: SessionStatus | None, before: str | None, limit: int) -> list[Session]:
+        """Newest first; `before` is the id of the last Session of the previous page."""
+
+    def set_status(self, session_id: str, status: SessionStatus, closed_at: int | None) -> None: ...
+
+    def workspace(self, path: str, new: Workspace) -> Workspace:
+        """The Workspace of this path; adds `new` if there is none."""
+
+
+class Turns(Protocol):
+    def add(self, turn: Turn) -> None:
+        """Insert a running turn. The number is given by the caller under `lock_session`.
+
+        Raises:
+            TurnRunning: the Session has a running turn (partial unique index).
+        """
+
+    def lock_session(self, session_id: str) -> int:
+        """Lock the Session for a begin; return the number the next turn gets. Raises SessionNotFound."""
+
+    def get(self, turn_id: str) -> Turn:
+        """Raises TurnNotFound."""
+
+    def find(self, session_id: str, idempotency_key: str) -> Turn | None: ...
+
+    def running(self, session_id: str) -> Turn | None: ...
+
+    def page(self, session_id: str, *, before_number: int | None, limit: int) -> list[Turn]:
+        """Newest first."""
+
+    def list_running(self, *, after: str | None, limit: int) -> list[Turn]:
+        """Running turns of the instance, by turn id ascending, for reconciliation."""
+
+    def claim(self, turn_id: str, run_id: str) -> Turn:
+        """Compare-and-set of the owner: free or already this run.
+
+        Raises:
+            TurnClaimed: another run owns it, or the turn has a terminal state.
+        """
+
+    def mark_dispatched(self, turn_id: str, at: int) -> None:
+        """Record that the workflow was started; keeps the first time."""
+
+    def request_stop(self, turn_id: str, at: int) -> None:
+        """Set stop_requested_at once. Raises TurnNotRunning for a terminal turn."""
+
+    def finish(
+        self,
+        turn_id: str,
+        state: TurnState,
+        at: int,
+        usage: Usage,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> None:
+        """Write the one terminal state. Raises TurnNotRunning if there is one already (database constraint)."""
+
+
+class Effects(Protocol):
+    def get(self, effect_id: str) -> Effect | None: ...
+
+    def page(self, session_id: str, *, turn_id: str | None, state: EffectState | None, limit: int) -> list[Effect]:
+        """Oldest first."""
+
+    def dispatch(self, spec: EffectSpec, at: int, worker: str) -> Effect:
+        """Insert, or re-dispatch an existing row, as `dispatched` with the next attempt number (the fence)."""
+
+    def settle(
+        self,
+        effect_id: str,
+        attempt: int,
+        state: EffectState,
+        at: int,
+        result: bytes | None,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> Effect:
+        """Write the outcome of the attempt that owns the row.
+
+        A late success of an earlier attempt settles an `uncertain` row and nothing else.
+
+        Raises:
+            Fenced: a later attempt owns it, or it is settled already.
+            IllegalTransition: the state table does not allow it.
+        """
+
+    def open_of_turn(self, turn_id: str) -> list[Effect]:
+        """Planned, awaiting or dispatched effects of a turn."""
+
+
+class OutboxKind(StrEnum):
+    START_TURN = "start_turn"
+    CANCEL_TURN = "cancel_turn"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxItem:
+    """A command for a peer, written with the fact that caused it. `subject` is the turn or run id."""
+
+    item_id: str
+    kind: OutboxKind
+    subject: str
+    created_at: int
+    attempts: int
+    last_error: str | None
+
+
+class Outbox(Protocol):
+    """At-least-once delivery by leased loops; receivers deduplicate by subject."""
+
+    def add(self, kind: OutboxKind, subject: str, at: int) -> None:
+        """Idempotent per (kind, subject)."""
+
+    def lease(self, owner: str, at: int, lease_us: int, limit: int) -> list[OutboxItem]:
+        """Take due items that nobody holds, oldest first (SKIP LOCKED on PostgreSQL)."""
+
+    def delivered(self, item_id: str, at: int) -> None: ...
+
+    def retry(self, item_id: str, due_at: int, error: str) -> None: ...
+
+    def drop(self, subject: str, at: int) -> None:
+        """Undelivered items of an ended subject need no delivery."""
+
+    def pending(self, subject: str) -> OutboxItem | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of streamed text. `offset` counts characters (code points) of the channel before this piece."""
+
+    turn_id: str
+    agent: str
+    effect_id: str
+    attempt: int
+    channel: str
+    offset: int
+    text: str
+
+
+class Deltas(Protocol):
+    """The delta log: text of model calls in flight, deleted when the turn ends."""
+
+    def add(self, session_id: str, deltas: Sequence[Delta], at: int) -> None:
+        """Ignores pieces of an ended turn; a repeated (effect, attempt, channel, offset) changes nothing."""
+
+    def read(self, session_id: str, turn_id: str, *, after: int, limit: int) -> list[tuple[int, Delta]]:
+        """Pieces of a running turn in order of arrival: (position, piece) with position > after."""
+
+    def drop_turn(self, turn_id: str) -> None: ...
+
+    def partial(self, effect_id: str, attempt: int) -> dict[str, str]:
+        """The text of one call so far, by channel."""
+
+
+class Leases(Protocol):
+    def acquire(self, name: str, owner: str, at: int, ttl_us: int) -> bool:
+        """Take or renew a named lease; False while another owner's lease has not run out."""
+
+    def release(self, name: str, owner: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBeat:
+    worker: str
+    host: str
+    queues: tuple[str, ...]
+    at: int
+
+
+class Workers(Protocol):
+    def beat(self, beat: WorkerBeat) -> None: ...
+
+    def gone(self, worker: str) -> None: ...
+
+    def live(self, since: int) -> list[WorkerBeat]: ...
+
+    def last_beat(self) -> int | None:
+        """Time of the newest beat of any worker that said no goodbye."""
+
+
+class LedgerTx(Protocol):
+    """One transaction. Topics given to `notify` are published after the commit, never before."""
+
+    @property
+    def events(self) -> EventLog: ...
+    @property
+    def sessions(self) -> Sessions: ...
+    @property
+    def turns(self) -> Turns: ...
+    @property
+    def effects(self) -> Effects: ...
+    @property
+    def outbox(self) -> Outbox: ...
+    @property
+    def deltas(self) -> Deltas: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def workers(self) -> Workers: ...
+
+    def notify(self, topic: str) -> None: ...
+
+
+class Ledger(Protocol):
+    """Runs transaction bodies. Both methods raise StorageUnavailable when the database does not answer."""
+
+    @property
+    def instance_id(self) -> str:
+        """Prefix of all workflow ids; made once per ledger."""
+
+    async def write(self, body: Callable[[LedgerTx], T]) -> T:
+        """Run `body` in a write transaction and commit durably before returning. A raise rolls all of it back."""
+
+    async def read(self, body: Callable[[LedgerTx], T]) -> T:
+        """Run `body` on one consistent snapshot; writing in it is an error."""
+
+    async def check(self) -> None:
+        """Raise StorageUnavailable, SchemaTooNew or SchemaOutdated unless the ledger can be used."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,90 @@
+"""The model gateway port: one streamed call to one provider."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from milepost.domain.messages import AssistantMessage, FinishReason, Message, Sampling
+from milepost.domain.tools import ToolDefinition
+from milepost.domain.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One call. `messages` hold whole texts (no previews).
+
+    `call_number` counts the agent's model calls of this turn from 1 and `attempt` the tries of this call; `script` is
+    the scripted provider's YAML. Real providers ignore the three.
+    """
+
+    provider: str
+    model: str
+    agent: str
+    system_prompt: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...]
+    sampling: Sampling
+    call_number: int
+    attempt: int
+    idempotency_key: str
+    script: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCompleted:
+    """The last item of a whole answer. `diagnostics` are facts to record (an unsupported setting, a repair)."""
+
+    message: AssistantMessage
+    finish: FinishReason
+    usage: Usage
+    provider: str
+    model: str
+    diagnostics: tuple[str, ...] = ()
+
+
+ModelItem = TextDelta | ReasoningDelta | ModelCompleted
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """Whether a route can be used; `detail` is for people and names no secret."""
+
+    provider: str
+    ok: bool
+    detail: str
+    fix: str | None = None
+
+
+class ModelGateway(Protocol):
+    """Every configured provider behind one call."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelItem]:
+        """Deltas, then exactly one `ModelCompleted`.
+
+        Closing the iterator (`aclose`) or cancelling the consuming task closes the provider connection at once.
+        Never retries by itself.
+
+        Raises:
+            ModelError: a subclass by class of failure; retryable ones say so, with `retry_after` in seconds.
+            ProviderUnknown: no provider of that name is configured.
+            SecretMissing: the provider's key reference does not resolve.
+        """
+
+    async def check(self, provider: str) -> ModelHealth: ...
+
+    def validate(self, provider: str, model: str) -> None:
+        """Raise ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made; no network."""
+
+    async def close(self) -> None: ...

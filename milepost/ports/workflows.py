@@ -1,0 +1,45 @@
+"""Starting, cancelling and describing workflows, without a Temporal type in sight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class WorkflowState(StrEnum):
+    """`NOT_FOUND` is the cluster's own word. A cluster that does not answer raises TemporalUnavailable instead."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TERMINATED = "terminated"
+    TIMED_OUT = "timed_out"
+    CONTINUED_AS_NEW = "continued_as_new"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart:
+    """What the dispatcher hands to Temporal for one turn; the memo makes the Temporal UI readable."""
+
+    workflow_id: str
+    turn_id: str
+    session_id: str
+    title: str
+    agent: str
+
+
+class WorkflowStarter(Protocol):
+    async def start_turn(self, start: TurnStart) -> None:
+        """Start the turn's workflow; a workflow id that exists already is success. Raises TemporalUnavailable."""
+
+    async def cancel(self, workflow_id: str) -> None:
+        """Ask for cancellation; a closed or unknown workflow is success. Raises TemporalUnavailable."""
+
+    async def state(self, workflow_id: str, run_id: str | None) -> WorkflowState:
+        """Raises TemporalUnavailable when the cluster does not answer; that is never NOT_FOUND."""
+
+    async def check(self) -> None:
+        """Raise TemporalUnavailable with the address and what to do unless the cluster answers."""

@@ -1,0 +1,5 @@
+"""Fixtures shared by all tests, one plugin per area."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.support.databases", "tests.support.podman", "tests.support.model_server"]

@@ -1,0 +1,1 @@
+"""Test support; see the fixtures below."""
