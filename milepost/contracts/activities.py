@@ -5,7 +5,7 @@ All parameters and results are small (ids, digests, counts, short texts): no wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -14,6 +14,7 @@ from milepost.domain.effects import EffectState
 from milepost.domain.messages import FinishReason
 from milepost.domain.tools import Parallel
 from milepost.domain.turns import TurnState
+from milepost.engine.turn import LoopGuard
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -47,15 +48,6 @@ class ActivityContract(Generic[P, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class TurnInput:
-    """Input of `SessionTurnWorkflow`."""
-
-    turn_id: str
-    session_id: str
-    instance_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class TurnResult:
     """Result of `SessionTurnWorkflow`, for the Temporal UI; readers use the ledger."""
 
@@ -69,7 +61,7 @@ class TurnResult:
 class PrepareParams:
     turn_id: str
     session_id: str
-    run_id: str
+    claim: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +82,38 @@ class PrepareResult:
 
 
 @dataclass(frozen=True, slots=True)
-class CallModelParams:
+class LoopState:
+    """Handover of a turn that continues as new: counters and digests only, well under 1 KiB."""
+
+    agent_index: int = 0
+    rounds_done: int = 0
+    total_rounds: int = 0
+    guard: LoopGuard = field(default_factory=LoopGuard)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInput:
+    """Input of `SessionTurnWorkflow`.
+
+    `claim` and `resume` are empty at the start; a continued run gets the claim of the run that prepared the turn, so
+    that a Reset (which has another run id and no claim) is refused.
+    """
+
     turn_id: str
     session_id: str
+    instance_id: str
+    claim: str | None = None
+    prepared: PrepareResult | None = None
+    resume: LoopState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallModelParams:
+    """`claim` is the run id that prepared the turn; `round` counts this agent's model calls from 1."""
+
+    turn_id: str
+    session_id: str
+    claim: str
     agent: str
     round: int
 
@@ -133,6 +154,7 @@ class CallModelResult:
 class RunToolParams:
     turn_id: str
     session_id: str
+    claim: str
     agent: str
     round: int
     index: int
@@ -158,7 +180,7 @@ class FinishParams:
 
     turn_id: str
     session_id: str
-    run_id: str
+    claim: str
     state: TurnState
     rounds: int
     reason_code: str | None = None

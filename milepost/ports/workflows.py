@@ -16,7 +16,6 @@ class WorkflowState(StrEnum):
     CANCELED = "canceled"
     TERMINATED = "terminated"
     TIMED_OUT = "timed_out"
-    CONTINUED_AS_NEW = "continued_as_new"
     NOT_FOUND = "not_found"
 
 
@@ -38,8 +37,8 @@ class WorkflowStarter(Protocol):
     async def cancel(self, workflow_id: str) -> None:
         """Ask for cancellation; a closed or unknown workflow is success. Raises TemporalUnavailable."""
 
-    async def state(self, workflow_id: str, run_id: str | None) -> WorkflowState:
-        """Raises TemporalUnavailable when the cluster does not answer; that is never NOT_FOUND."""
+    async def state(self, workflow_id: str) -> WorkflowState:
+        """State of the id's latest run. Raises TemporalUnavailable when the cluster does not answer."""
 
     async def check(self) -> None:
         """Raise TemporalUnavailable with the address and what to do unless the cluster answers."""

@@ -1,0 +1,30 @@
+"""An agent's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from milepost.domain.messages import Sampling
+
+DEFAULT_MAX_ROUNDS = 64
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a careful software agent. You work in a sandbox on the files below /workspace. "
+    "Use the tools to look before you change, keep changes small, and check your work by running it. "
+    "When you are done, say in a few sentences what you did."
+)
+
+ALL_TOOLS = ("read_file", "write_file", "edit_file", "list_dir", "grep", "glob", "bash")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What an agent is made of. `max_rounds` bounds the model calls of one turn."""
+
+    agent_id: str
+    provider: str
+    model: str
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    tools: tuple[str, ...] = ALL_TOOLS
+    sampling: Sampling = field(default_factory=Sampling)
+    max_rounds: int = DEFAULT_MAX_ROUNDS

@@ -1,0 +1,25 @@
+"""The status a reader sees beside a turn's state; derived at read time, never stored."""
+
+from __future__ import annotations
+
+from milepost.domain.turns import Turn, TurnStatus
+
+RECOVERING_AFTER_US = 60_000_000
+
+
+def turn_status(turn: Turn, *, awaiting_person: bool, last_worker_beat: int | None, now: int) -> TurnStatus:
+    """Derive the status.
+
+    `waiting`: Temporal has not acknowledged the start. `recovering`: no live worker beat for 60 s, counted from the
+    dispatch for a turn that no worker has seen.
+    """
+    if turn.state.terminal:
+        return TurnStatus.ENDED
+    if turn.dispatched_at is None and turn.claimed_run is None:
+        return TurnStatus.WAITING
+    freshest = max(last_worker_beat or 0, turn.dispatched_at or turn.created_at)
+    if now - freshest > RECOVERING_AFTER_US:
+        return TurnStatus.RECOVERING
+    if turn.stop_requested_at is not None:
+        return TurnStatus.STOPPING
+    return TurnStatus.WAITING_FOR_PERSON if awaiting_person else TurnStatus.WORKING

@@ -1,0 +1,149 @@
+"""The History projection: what a person reads of a turn. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from milepost.domain.content import Content
+from milepost.domain.effects import EffectState
+from milepost.domain.events import (
+    AgentOutput,
+    AgentStarted,
+    Event,
+    ModelCalled,
+    ModelRetried,
+    ToolFinished,
+    ToolStarted,
+)
+from milepost.domain.turns import Turn
+from milepost.domain.usage import Usage
+
+CARD_PREVIEW_CHARACTERS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCard:
+    """One tool call. `preview` is at most 2,000 characters; the whole text lies behind the effect id."""
+
+    effect_id: str
+    agent: str
+    tool: str
+    call_id: str
+    state: EffectState
+    is_error: bool
+    arguments: str
+    preview: str
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """One agent's part of a turn. `partial` tells that the text was cut short by a stop, failure or interruption."""
+
+    agent: str
+    provider: str
+    model: str
+    output: Content
+    partial: bool
+    rounds: int
+    retries: int
+    usage: Usage
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One turn of History."""
+
+    turn: Turn
+    agents: tuple[AgentEntry, ...]
+    tools: tuple[ToolCard, ...]
+
+    @property
+    def output(self) -> Content:
+        """The turn's answer: the output of the last agent that has one."""
+        for agent in reversed(self.agents):
+            if agent.output.text or agent.output.blob:
+                return agent.output
+        return Content("")
+
+
+class _Agent:
+    def __init__(self, started: AgentStarted) -> None:
+        self.started = started
+        self.output: AgentOutput | None = None
+        self.last: ModelCalled | None = None
+        self.rounds = 0
+        self.retries = 0
+        self.usage = Usage()
+        self.notes: list[str] = [started.tools_unavailable] if started.tools_unavailable else []
+
+    def entry(self, ended: bool) -> AgentEntry:
+        text = self.output.text if self.output else Content(self.last.message.text if self.last else "")
+        return AgentEntry(
+            agent=self.started.agent,
+            provider=self.started.provider,
+            model=self.started.model,
+            output=text,
+            partial=self.output.partial if self.output else ended,
+            rounds=self.rounds,
+            retries=self.retries,
+            usage=self.usage,
+            notes=tuple(self.notes),
+        )
+
+
+def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
+    """Fold a turn's events (ascending) into its History entry."""
+    agents: dict[str, _Agent] = {}
+    cards: dict[tuple[str, int, int], ToolCard] = {}
+    arguments: dict[tuple[str, int, int], str] = {}
+    for event in events:
+        match event:
+            case AgentStarted():
+                agents[event.agent] = _Agent(event)
+            case ModelCalled() if event.agent in agents:
+                agent = agents[event.agent]
+                agent.rounds += 1
+                agent.last = event
+                agent.usage += event.usage
+                agent.notes.extend(event.diagnostics)
+                for index, call in enumerate(event.message.calls):
+                    arguments[event.agent, event.round, index] = call.arguments.text
+            case ModelRetried() if event.agent in agents:
+                agents[event.agent].retries += 1
+                agents[event.agent].usage += event.usage
+            case ToolStarted() | ToolFinished():
+                key = (event.agent, event.round, event.index)
+                cards[key] = _card(event, arguments.get(key, ""))
+            case AgentOutput() if event.agent in agents:
+                agents[event.agent].output = event
+            case _:
+                pass
+    return HistoryEntry(
+        turn=turn,
+        agents=tuple(agent.entry(turn.state.terminal) for agent in agents.values()),
+        tools=tuple(cards.values()),
+    )
+
+
+def _card(event: ToolStarted | ToolFinished, arguments: str) -> ToolCard:
+    finished = isinstance(event, ToolFinished)
+    output = event.output.text if isinstance(event, ToolFinished) else ""
+    return ToolCard(
+        effect_id=event.effect_id,
+        agent=event.agent,
+        tool=event.tool,
+        call_id=event.call_id,
+        state=event.state if isinstance(event, ToolFinished) else EffectState.DISPATCHED,
+        is_error=isinstance(event, ToolFinished) and event.is_error,
+        arguments=arguments[:CARD_PREVIEW_CHARACTERS],
+        preview=output[:CARD_PREVIEW_CHARACTERS],
+        truncated=finished and (len(output) > CARD_PREVIEW_CHARACTERS or event_has_blob(event)),
+    )
+
+
+def event_has_blob(event: ToolStarted | ToolFinished) -> bool:
+    """Whether the event's whole output lies outside it."""
+    return isinstance(event, ToolFinished) and (event.output.blob is not None or event.full_output is not None)

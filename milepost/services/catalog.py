@@ -1,0 +1,33 @@
+"""The use cases that outer surfaces call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from milepost.services.contents import Contents
+from milepost.services.health import HealthService
+from milepost.services.history import HistoryService
+from milepost.services.live import LiveService
+from milepost.services.sessions import SessionService
+from milepost.services.turns import TurnService
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything `api` and `cli` may call. `temporal_link` turns a workflow id into its Temporal UI address."""
+
+    sessions: SessionService
+    turns: TurnService
+    history: HistoryService
+    live: LiveService
+    contents: Contents
+    health: HealthService
+    temporal_ui: str
+    temporal_namespace: str
+    release: str
+    instance_id: str
+
+    def temporal_link(self, workflow_id: str) -> str:
+        """Address of a workflow in the Temporal UI."""
+        return f"{self.temporal_ui}/namespaces/{self.temporal_namespace}/workflows/{quote(workflow_id, safe='')}"

@@ -1,0 +1,37 @@
+"""Keeping long texts: whole in the event up to 256 KiB, else in the blob store with a preview in the event."""
+
+from __future__ import annotations
+
+from milepost.domain.content import INLINE_LIMIT_BYTES, PREVIEW_LIMIT_BYTES, Content
+from milepost.ports.blobs import BlobStore
+
+TEXT = "text/plain; charset=utf-8"
+
+
+def text_bytes(text: str) -> bytes:
+    """UTF-8 that also carries lone surrogates, so that any Python string survives."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+class Contents:
+    """Stores and loads `Content` values."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+
+    async def store(self, text: str, media_type: str = TEXT) -> Content:
+        """Durably keep a text of any length. Raises StorageUnavailable."""
+        # A character is at most 4 bytes, so short texts need no encoding to know that they fit.
+        if len(text) * 4 <= INLINE_LIMIT_BYTES:
+            return Content(text)
+        data = text_bytes(text)
+        if len(data) <= INLINE_LIMIT_BYTES:
+            return Content(text)
+        ref = await self._blobs.put(data, media_type)
+        return Content(data[:PREVIEW_LIMIT_BYTES].decode("utf-8", "ignore"), ref)
+
+    async def load(self, content: Content) -> str:
+        """The whole text. Raises BlobNotFound."""
+        if content.blob is None:
+            return content.text
+        return (await self._blobs.get(content.blob)).decode("utf-8", "surrogatepass")

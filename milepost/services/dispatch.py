@@ -1,0 +1,74 @@
+"""The dispatcher: one pass over the outbox. Run in a loop by every worker process; passes never overlap on an item."""
+
+from __future__ import annotations
+
+from milepost.domain.errors import TemporalUnavailable
+from milepost.domain.turns import Turn
+from milepost.observability.logging import get_logger
+from milepost.ports.ledger import Ledger, LedgerTx, OutboxItem, OutboxKind
+from milepost.ports.system import Clock
+from milepost.ports.workflows import TurnStart, WorkflowStarter
+
+LEASE_US = 30_000_000
+RETRY_FIRST_US = 500_000
+RETRY_MAX_US = 15_000_000
+BATCH = 32
+
+_log = get_logger(__name__)
+
+
+class Dispatcher:
+    """Delivers what the ledger asks of Temporal: starts and cancellations."""
+
+    def __init__(self, ledger: Ledger, starter: WorkflowStarter, clock: Clock, owner: str) -> None:
+        self._ledger = ledger
+        self._starter = starter
+        self._clock = clock
+        self._owner = owner
+
+    async def run_once(self) -> int:
+        """Lease and deliver up to 32 items; return how many were delivered. Raises StorageUnavailable."""
+        now = self._clock.now()
+        items = await self._ledger.write(lambda tx: tx.outbox.lease(self._owner, now, LEASE_US, BATCH))
+        delivered = 0
+        for item in items:
+            delivered += await self._deliver(item)
+        return delivered
+
+    async def _deliver(self, item: OutboxItem) -> int:
+        turn, title = await self._ledger.read(lambda tx: _turn_and_title(tx, item.subject))
+        try:
+            if item.kind is OutboxKind.CANCEL_TURN:
+                await self._starter.cancel(turn.workflow_id)
+            elif not turn.state.terminal:
+                await self._starter.start_turn(_start(turn, title))
+        except TemporalUnavailable as error:
+            due = self._clock.now() + min(RETRY_FIRST_US * 2 ** min(item.attempts, 10), RETRY_MAX_US)
+            message = str(error)
+            await self._ledger.write(lambda tx: tx.outbox.retry(item.item_id, due, message))
+            _log.warning("outbox.retry", kind=item.kind, turn_id=item.subject, error=error.code)
+            return 0
+        await self._ledger.write(lambda tx: self._done(tx, item, turn))
+        return 1
+
+    def _done(self, tx: LedgerTx, item: OutboxItem, turn: Turn) -> None:
+        now = self._clock.now()
+        tx.outbox.delivered(item.item_id, now)
+        if item.kind is OutboxKind.START_TURN:
+            tx.turns.mark_dispatched(turn.turn_id, now)
+            tx.notify(turn.session_id)
+
+
+def _turn_and_title(tx: LedgerTx, turn_id: str) -> tuple[Turn, str]:
+    turn = tx.turns.get(turn_id)
+    return turn, tx.sessions.get(turn.session_id).title
+
+
+def _start(turn: Turn, title: str) -> TurnStart:
+    return TurnStart(
+        workflow_id=turn.workflow_id,
+        turn_id=turn.turn_id,
+        session_id=turn.session_id,
+        title=title,
+        agent=turn.request.options.agent or "",
+    )

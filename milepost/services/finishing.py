@@ -1,0 +1,177 @@
+"""Ending a turn: the one place that writes a terminal state, used by the workflow and by reconciliation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.domain.content import Content
+from milepost.domain.effects import Effect, EffectClass, EffectState
+from milepost.domain.events import (
+    AgentOutput,
+    AgentStarted,
+    EffectUncertain,
+    Event,
+    ModelCalled,
+    ModelRetried,
+    StreamKind,
+    ToolFinished,
+    TurnCompleted,
+    TurnFailed,
+    TurnInterrupted,
+    TurnStopped,
+)
+from milepost.domain.messages import FinishReason
+from milepost.domain.tools import MAX_ERROR_TEXT_BYTES
+from milepost.domain.turns import Turn, TurnState
+from milepost.domain.usage import Usage
+from milepost.ledger.codec import decode_event
+from milepost.ledger.transcript import unanswered_calls
+from milepost.ports.ledger import LedgerTx, NewEvent
+
+_TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ToolFinished, AgentOutput))
+CANCELLED_TEXT = "The call was cancelled: the turn ended before it had a result."
+UNKNOWN_TEXT = "Outcome unknown: the turn ended while the call was running, and whether it took effect is not recorded."
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a turn ends. `reason` is for people; `code` is a stable error code of a failure."""
+
+    state: TurnState
+    reason: str
+    code: str = "turn_failed"
+
+
+def turn_events(tx: LedgerTx, turn: Turn) -> list[Event]:
+    """The turn's events that matter for its ending, ascending."""
+    stored = tx.events.read_turn(turn.session_id, turn.turn_id, types=_TYPES)
+    return [decode_event(item.type, item.version, item.payload) for item in stored]
+
+
+def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
+    """Write everything that ends a running turn, the terminal event last. The caller holds the Session's lock.
+
+    Open effects are settled (cancelled, or uncertain where the outcome cannot be known), calls without a result get
+    one, each agent's output is recorded and the delta log is dropped.
+
+    Raises:
+        TurnNotRunning: the turn has a terminal state.
+    """
+    events = turn_events(tx, turn)
+    new = [*_settle_effects(tx, turn, at), *_close_calls(tx, turn, events)]
+    finished = ending.state is TurnState.COMPLETED
+    new.extend(_outputs(turn, events, finished=finished))
+    usage = sum((event.usage for event in events if isinstance(event, ModelCalled | ModelRetried)), Usage())
+    new.append(NewEvent(f"{turn.turn_id}/ended", _terminal(turn.turn_id, ending, usage), turn.turn_id))
+    tx.events.append(turn.session_id, StreamKind.SESSION, new, at)
+    failed = ending.state is TurnState.FAILED
+    tx.turns.finish(
+        turn.turn_id,
+        ending.state,
+        at,
+        usage,
+        ending.code if failed else None,
+        None if finished else bounded_error(ending.reason),
+    )
+    tx.deltas.drop_turn(turn.turn_id)
+    tx.outbox.drop(turn.turn_id, at)
+    tx.notify(turn.session_id)
+
+
+def bounded_error(text: str) -> str:
+    """Error text of at most 8 KiB."""
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= MAX_ERROR_TEXT_BYTES:
+        return text
+    return data[: MAX_ERROR_TEXT_BYTES - 4].decode("utf-8", "ignore") + "…"
+
+
+def _settle_effects(tx: LedgerTx, turn: Turn, at: int) -> list[NewEvent]:
+    events: list[NewEvent] = []
+    for effect in tx.effects.open_of_turn(turn.turn_id):
+        unknown = effect.state is EffectState.DISPATCHED and effect.spec.effect_class in _UNKNOWN_WHEN_LOST
+        state = EffectState.UNCERTAIN if unknown else EffectState.CANCELLED
+        tx.effects.settle(effect.spec.effect_id, effect.attempt, state, at, None)
+        if unknown:
+            events.append(uncertain_event(effect, "The turn ended while the call was running."))
+    return events
+
+
+_UNKNOWN_WHEN_LOST = frozenset({EffectClass.AT_MOST_ONCE, EffectClass.ATTACHABLE, EffectClass.KEYED})
+
+
+def uncertain_event(effect: Effect, reason: str) -> NewEvent:
+    """The `effect.uncertain` event of an effect."""
+    spec = effect.spec
+    event = EffectUncertain(spec.turn_id, spec.effect_id, spec.operation, reason)
+    return NewEvent(f"{spec.effect_id}/uncertain", event, spec.turn_id)
+
+
+def _close_calls(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEvent]:
+    closed: list[NewEvent] = []
+    by_call = {
+        (effect.spec.agent, effect.spec.position): effect
+        for effect in tx.effects.page(turn.session_id, turn_id=turn.turn_id, state=EffectState.UNCERTAIN, limit=1000)
+    }
+    for called, index in unanswered_calls(events):
+        call = called.message.calls[index]
+        position = call_position(called.round, index)
+        lost = by_call.get((called.agent, position))
+        finished = ToolFinished(
+            turn_id=turn.turn_id,
+            agent=called.agent,
+            effect_id=lost.spec.effect_id if lost else "",
+            attempt=lost.attempt if lost else 0,
+            round=called.round,
+            index=index,
+            call_id=call.call_id,
+            tool=call.tool,
+            state=EffectState.UNCERTAIN if lost else EffectState.CANCELLED,
+            output=Content(UNKNOWN_TEXT if lost else CANCELLED_TEXT),
+            is_error=True,
+            detail={},
+        )
+        closed.append(
+            NewEvent(tool_event_key(turn.turn_id, called.agent, position, "finished"), finished, turn.turn_id)
+        )
+    return closed
+
+
+def call_position(round_: int, index: int) -> str:
+    """Logical place of a tool call in an agent's turn."""
+    return f"tool.{round_}.{index}"
+
+
+def tool_event_key(turn_id: str, agent: str, position: str, what: str) -> str:
+    """Event key of a tool call: one `started` per attempt, one `finished`, whoever writes it."""
+    return f"{turn_id}/{agent}/{position}/{what}"
+
+
+def _outputs(turn: Turn, events: list[Event], *, finished: bool) -> list[NewEvent]:
+    outputs: list[NewEvent] = []
+    have = {event.agent for event in events if isinstance(event, AgentOutput)}
+    for started in (event for event in events if isinstance(event, AgentStarted)):
+        calls = [event for event in events if isinstance(event, ModelCalled) and event.agent == started.agent]
+        if started.agent in have or not calls:
+            continue
+        # The answer is the last text; a turn cut short in a tool round may have said it earlier.
+        text = next((event.message.text for event in reversed(calls) if event.message.text), "")
+        partial = not finished or calls[-1].finish in (FinishReason.STOPPED, FinishReason.LENGTH)
+        usage = sum((event.usage for event in calls), Usage())
+        output = AgentOutput(turn.turn_id, started.agent, Content(text), len(calls), usage, partial)
+        outputs.append(NewEvent(f"{turn.turn_id}/{started.agent}/output", output, turn.turn_id))
+    return outputs
+
+
+def _terminal(turn_id: str, ending: Ending, usage: Usage) -> Event:
+    match ending.state:
+        case TurnState.COMPLETED:
+            return TurnCompleted(turn_id, usage)
+        case TurnState.STOPPED:
+            return TurnStopped(turn_id, usage, bounded_error(ending.reason))
+        case TurnState.INTERRUPTED:
+            return TurnInterrupted(turn_id, usage, bounded_error(ending.reason))
+        case TurnState.FAILED:
+            return TurnFailed(turn_id, usage, ending.code, bounded_error(ending.reason))
+        case TurnState.RUNNING:
+            raise ValueError("A turn cannot end as running.")

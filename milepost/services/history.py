@@ -1,0 +1,96 @@
+"""History: the pages of a Session, newest turn first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.domain.effects import Effect, EffectState
+from milepost.domain.errors import EffectNotFound
+from milepost.domain.events import (
+    AgentOutput,
+    AgentStarted,
+    ModelCalled,
+    ModelRetried,
+    ToolFinished,
+    ToolStarted,
+)
+from milepost.ledger.codec import decode_event
+from milepost.ledger.history import HistoryEntry, history_entry
+from milepost.ports.ledger import Ledger, LedgerTx
+from milepost.services.sessions import MAX_PAGE
+
+_TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ToolStarted, ToolFinished, AgentOutput))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """`next_before` is the cursor of the next page, None at the end."""
+
+    session_id: str
+    entries: tuple[HistoryEntry, ...]
+    next_before: int | None
+
+
+class HistoryService:
+    """Reads History and effects from the ledger alone."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def page(
+        self, session_id: str, *, before: int | None = None, limit: int = 50, superseded: bool = False
+    ) -> HistoryPage:
+        """Turns with number < `before`, newest first. Raises SessionNotFound."""
+        bounded = max(1, min(limit, MAX_PAGE))
+
+        def body(tx: LedgerTx) -> HistoryPage:
+            tx.sessions.get(session_id)
+            turns = tx.turns.page(session_id, before_number=before, limit=bounded + 1)
+            shown = turns[:bounded]
+            entries = tuple(_entry(tx, turn_id=turn.turn_id) for turn in shown if superseded or not turn.superseded)
+            return HistoryPage(session_id, entries, shown[-1].number if len(turns) > bounded else None)
+
+        return await self._ledger.read(body)
+
+    async def entry(self, turn_id: str) -> HistoryEntry:
+        """One turn. Raises TurnNotFound."""
+        return await self._ledger.read(lambda tx: _entry(tx, turn_id=turn_id))
+
+    async def tool_result(self, effect_id: str) -> ToolFinished:
+        """The recorded result of a tool call. Raises EffectNotFound."""
+
+        def body(tx: LedgerTx) -> ToolFinished:
+            effect = tx.effects.get(effect_id)
+            if effect is not None:
+                for stored in tx.events.read_turn(
+                    effect.spec.session_id, effect.spec.turn_id, types=(ToolFinished.TYPE,)
+                ):
+                    event = decode_event(stored.type, stored.version, stored.payload)
+                    if isinstance(event, ToolFinished) and event.effect_id == effect_id:
+                        return event
+            raise EffectNotFound(f"There is no finished tool call with the effect id {effect_id}.")
+
+        return await self._ledger.read(body)
+
+    async def effects(
+        self,
+        session_id: str,
+        *,
+        turn_id: str | None = None,
+        state: EffectState | None = None,
+        limit: int = MAX_PAGE,
+    ) -> list[Effect]:
+        """Effects of a Session, oldest first. Raises SessionNotFound."""
+        bounded = max(1, min(limit, MAX_PAGE))
+
+        def body(tx: LedgerTx) -> list[Effect]:
+            tx.sessions.get(session_id)
+            return tx.effects.page(session_id, turn_id=turn_id, state=state, limit=bounded)
+
+        return await self._ledger.read(body)
+
+
+def _entry(tx: LedgerTx, *, turn_id: str) -> HistoryEntry:
+    turn = tx.turns.get(turn_id)
+    stored = tx.events.read_turn(turn.session_id, turn_id, types=_TYPES)
+    return history_entry(turn, [decode_event(item.type, item.version, item.payload) for item in stored])

@@ -1,0 +1,185 @@
+"""Sessions: opening, listing, closing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from milepost.domain.agents import AgentConfig
+from milepost.domain.errors import AgentUnknown, InvalidInput, SessionClosed, TurnRunning
+from milepost.domain.events import SessionClosed as SessionClosedEvent
+from milepost.domain.events import SessionOpened, SessionReopened, StreamKind
+from milepost.domain.sessions import Session, SessionMode, SessionStatus, Workspace
+from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
+from milepost.ports.system import Clock, IdSource
+
+MAX_TITLE_CHARACTERS = 200
+MAX_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """What a person chooses when opening a Session. No agents means the instance's default agent."""
+
+    workspace: str
+    title: str | None = None
+    agents: tuple[str, ...] = ()
+    mode: SessionMode = SessionMode.SINGLE
+    image: str | None = None
+
+
+class SessionService:
+    """Use cases of Sessions; all of them one ledger transaction."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        ids: IdSource,
+        agents: Mapping[str, AgentConfig],
+        default_agent: str,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._ids = ids
+        self._agents = agents
+        self._default_agent = default_agent
+
+    async def open(self, request: OpenSession) -> Session:
+        """Open a Session on a folder.
+
+        Raises:
+            InvalidInput: the folder does not exist, or the mode is not served by this release.
+            AgentUnknown: an agent that the configuration does not have.
+        """
+        path = _workspace_path(request.workspace)
+        agents = request.agents or (self._default_agent,)
+        self._check_agents(agents)
+        if request.mode is not SessionMode.SINGLE:
+            raise InvalidInput(
+                f"Session mode '{request.mode}' is not served by this release.", field="mode", fix="Use 'single'."
+            )
+        if len(agents) != 1:
+            raise InvalidInput("A 'single' Session has exactly one agent.", field="agents", fix="Name one agent.")
+        title = _title(request.title or Path(path).name or path)
+        now = self._clock.now()
+        new_workspace = Workspace(self._ids.new("wsp"), path, now)
+        session_id = self._ids.new("ses")
+
+        def body(tx: LedgerTx) -> Session:
+            session = Session(
+                session_id=session_id,
+                workspace=tx.sessions.workspace(path, new_workspace),
+                title=title,
+                mode=request.mode,
+                status=SessionStatus.ACTIVE,
+                agents=agents,
+                image=request.image,
+                created_at=now,
+                closed_at=None,
+            )
+            tx.sessions.add(session)
+            opened = SessionOpened(path, title, request.mode, agents)
+            tx.events.append(session_id, StreamKind.SESSION, [NewEvent("session.opened", opened)], now)
+            tx.notify(session_id)
+            return session
+
+        return await self._ledger.write(body)
+
+    def _check_agents(self, agents: Sequence[str]) -> None:
+        for agent in agents:
+            if agent not in self._agents:
+                known = ", ".join(sorted(self._agents))
+                raise AgentUnknown(f"There is no agent '{agent}'.", field="agents", fix=f"Known agents: {known}.")
+
+    async def get(self, session_id: str) -> Session:
+        """Raises SessionNotFound."""
+        return await self._ledger.read(lambda tx: tx.sessions.get(session_id))
+
+    async def page(
+        self, *, status: SessionStatus | None = None, before: str | None = None, limit: int = 50
+    ) -> list[Session]:
+        """Newest first; `before` continues after the last Session of a page."""
+        limit = max(1, min(limit, MAX_PAGE))
+        return await self._ledger.read(lambda tx: tx.sessions.page(status=status, before=before, limit=limit))
+
+    async def close(self, session_id: str) -> Session:
+        """Close an active Session; closing a closed one changes nothing. Raises TurnRunning, SessionNotFound."""
+        now = self._clock.now()
+
+        def body(tx: LedgerTx) -> Session:
+            tx.turns.lock_session(session_id)
+            session = tx.sessions.get(session_id)
+            running = tx.turns.running(session_id)
+            if running is not None:
+                raise TurnRunning(
+                    f"Turn {running.turn_id} is running.",
+                    turn_id=running.turn_id,
+                    fix=f"Stop it first: milepost turn stop {running.turn_id}",
+                )
+            if session.status is SessionStatus.CLOSED:
+                return session
+            return self._move(tx, session_id, SessionStatus.CLOSED, SessionClosedEvent(), now)
+
+        return await self._ledger.write(body)
+
+    async def reopen(self, session_id: str) -> Session:
+        """Make a closed Session active again. Raises SessionNotFound."""
+        now = self._clock.now()
+
+        def body(tx: LedgerTx) -> Session:
+            tx.turns.lock_session(session_id)
+            session = tx.sessions.get(session_id)
+            if session.status is SessionStatus.ACTIVE:
+                return session
+            return self._move(tx, session_id, SessionStatus.ACTIVE, SessionReopened(), now)
+
+        return await self._ledger.write(body)
+
+    def _move(
+        self,
+        tx: LedgerTx,
+        session_id: str,
+        status: SessionStatus,
+        event: SessionClosedEvent | SessionReopened,
+        now: int,
+    ) -> Session:
+        closed_at = now if status is SessionStatus.CLOSED else None
+        tx.sessions.set_status(session_id, status, closed_at)
+        tx.events.append(session_id, StreamKind.SESSION, [NewEvent(f"{event.TYPE}/{now}", event)], now)
+        tx.notify(session_id)
+        return tx.sessions.get(session_id)
+
+
+def require_active(session: Session) -> None:
+    """Raise SessionClosed unless the Session accepts turns."""
+    if session.status is not SessionStatus.ACTIVE:
+        raise SessionClosed(
+            f"Session {session.session_id} is closed.",
+            fix=f"Reopen it: milepost session reopen {session.session_id}",
+        )
+
+
+def _workspace_path(raw: str) -> str:
+    if "\0" in raw or not raw.strip():
+        raise InvalidInput("The workspace needs the path of a folder.", field="workspace")
+    path = Path(raw).expanduser()
+    try:
+        resolved = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise InvalidInput(
+            f"The folder {raw} does not exist or cannot be read ({type(error).__name__}).",
+            field="workspace",
+            fix="Create it, or name another folder.",
+        ) from error
+    if not resolved.is_dir():
+        raise InvalidInput(f"{raw} is not a folder.", field="workspace", fix="Name the folder that holds it.")
+    if resolved == Path(resolved.anchor):
+        raise InvalidInput("The root folder cannot be a workspace.", field="workspace", fix="Name a project folder.")
+    return str(resolved)
+
+
+def _title(raw: str) -> str:
+    title = " ".join(raw.replace("\0", " ").split()).encode("utf-8", "replace").decode()
+    return title[:MAX_TITLE_CHARACTERS] or "Session"

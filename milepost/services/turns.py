@@ -1,0 +1,269 @@
+"""Turns: durable begin, reading with derived status, stop."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from milepost.contracts.naming import turn_workflow_id
+from milepost.domain.agents import AgentConfig
+from milepost.domain.effects import EffectState
+from milepost.domain.errors import (
+    AgentUnknown,
+    IdempotencyMismatch,
+    InvalidInput,
+    PayloadTooLarge,
+    TurnNotFound,
+    TurnNotRunning,
+    TurnRunning,
+)
+from milepost.domain.events import StopRequested, StreamKind, TurnBegun, TurnStopped
+from milepost.domain.turns import Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
+from milepost.domain.usage import Usage
+from milepost.engine.status import turn_status
+from milepost.ledger.codec import encode
+from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
+from milepost.ports.notifier import OUTBOX_TOPIC, stop_topic
+from milepost.ports.system import Clock, IdSource
+from milepost.services.contents import Contents, text_bytes
+from milepost.services.sessions import MAX_PAGE, require_active
+
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+MAX_SCRIPT_BYTES = 4 * 1024 * 1024
+_CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+
+ValidateRoute = Callable[[str, str], None]
+"""(provider, model) -> raises ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTurn:
+    """A request for a turn. `turn_id` and `idempotency_key` make sending it again harmless."""
+
+    session_id: str
+    text: str
+    agent: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    script: str | None = None
+    turn_id: str | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """A turn with its derived status and whether this call created it."""
+
+    turn: Turn
+    status: TurnStatus
+    created: bool = False
+
+
+class TurnService:
+    """Use cases of turns. `begin` and `stop` are one transaction each and talk to nobody but the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        contents: Contents,
+        clock: Clock,
+        ids: IdSource,
+        agents: Mapping[str, AgentConfig],
+        validate_route: ValidateRoute,
+    ) -> None:
+        self._ledger = ledger
+        self._contents = contents
+        self._clock = clock
+        self._ids = ids
+        self._agents = agents
+        self._validate_route = validate_route
+
+    async def begin(self, request: BeginTurn) -> TurnView:
+        """Accept a turn durably: turn row, `turn.begun` and outbox row in one transaction.
+
+        The same key (or turn id) with the same content returns the existing turn.
+
+        Raises:
+            SessionNotFound, SessionClosed, AgentUnknown, ProviderUnknown, SecretMissing, PayloadTooLarge,
+            InvalidInput, TurnRunning (names the running turn), IdempotencyMismatch, StorageUnavailable.
+        """
+        _check_request(request)
+        accepted = TurnRequest(
+            await self._contents.store(request.text),
+            TurnOptions(
+                agent=request.agent,
+                provider=request.provider,
+                model=request.model,
+                script=None if request.script is None else await self._contents.store(request.script),
+            ),
+        )
+        digest = hashlib.sha256(encode(accepted)).hexdigest()
+        turn_id = request.turn_id or self._ids.new("trn")
+        now = self._clock.now()
+
+        def body(tx: LedgerTx) -> TurnView:
+            number = tx.turns.lock_session(request.session_id)
+            existing = self._existing(tx, request, digest)
+            if existing is not None:
+                return self._view(tx, existing, now)
+            session = tx.sessions.get(request.session_id)
+            require_active(session)
+            self._check_route(accepted.options, session.agents[0])
+            running = tx.turns.running(session.session_id)
+            if running is not None:
+                raise _turn_running(running)
+            turn = Turn(
+                turn_id=turn_id,
+                session_id=session.session_id,
+                number=number,
+                state=TurnState.RUNNING,
+                request=accepted,
+                content_digest=digest,
+                idempotency_key=request.idempotency_key,
+                workflow_id=turn_workflow_id(self._ledger.instance_id, turn_id),
+                claimed_run=None,
+                generation=0,
+                created_at=now,
+                dispatched_at=None,
+                stop_requested_at=None,
+                ended_at=None,
+                error_code=None,
+                error_message=None,
+                usage=Usage(),
+                superseded=False,
+            )
+            tx.turns.add(turn)
+            begun = TurnBegun(turn_id, number, accepted, turn.workflow_id, request.idempotency_key)
+            event = NewEvent(f"{turn_id}/begun", begun, turn_id)
+            tx.events.append(session.session_id, StreamKind.SESSION, [event], now)
+            tx.outbox.add(OutboxKind.START_TURN, turn_id, now)
+            tx.notify(session.session_id)
+            tx.notify(OUTBOX_TOPIC)
+            return TurnView(turn, TurnStatus.WAITING, created=True)
+
+        return await self._ledger.write(body)
+
+    def _existing(self, tx: LedgerTx, request: BeginTurn, digest: str) -> Turn | None:
+        found: Turn | None = None
+        if request.turn_id is not None:
+            try:
+                found = tx.turns.get(request.turn_id)
+            except TurnNotFound:
+                found = None
+        if found is None and request.idempotency_key is not None:
+            found = tx.turns.find(request.session_id, request.idempotency_key)
+        if found is None:
+            return None
+        same_key = request.idempotency_key is None or found.idempotency_key == request.idempotency_key
+        same_id = request.turn_id is None or found.turn_id == request.turn_id
+        if found.session_id != request.session_id or found.content_digest != digest or not (same_key and same_id):
+            raise IdempotencyMismatch(
+                f"The turn id or idempotency key belongs to turn {found.turn_id}, which has another content.",
+                field="turn_id" if request.turn_id else "idempotency_key",
+                fix="Use a new key for a new request.",
+            )
+        return found
+
+    def _check_route(self, options: TurnOptions, session_agent: str) -> None:
+        agent_id = options.agent or session_agent
+        agent = self._agents.get(agent_id)
+        if agent is None:
+            known = ", ".join(sorted(self._agents))
+            raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=f"Known agents: {known}.")
+        self._validate_route(options.provider or agent.provider, options.model or agent.model)
+
+    async def get(self, turn_id: str) -> TurnView:
+        """Raises TurnNotFound."""
+        now = self._clock.now()
+        return await self._ledger.read(lambda tx: self._view(tx, tx.turns.get(turn_id), now))
+
+    async def active(self, session_id: str) -> TurnView | None:
+        """The Session's running turn. Raises SessionNotFound."""
+        now = self._clock.now()
+
+        def body(tx: LedgerTx) -> TurnView | None:
+            tx.sessions.get(session_id)
+            running = tx.turns.running(session_id)
+            return None if running is None else self._view(tx, running, now)
+
+        return await self._ledger.read(body)
+
+    async def page(self, session_id: str, *, before_number: int | None = None, limit: int = 50) -> list[TurnView]:
+        """Newest first. Raises SessionNotFound."""
+        now = self._clock.now()
+        bounded = max(1, min(limit, MAX_PAGE))
+
+        def body(tx: LedgerTx) -> list[TurnView]:
+            tx.sessions.get(session_id)
+            turns = tx.turns.page(session_id, before_number=before_number, limit=bounded)
+            return [self._view(tx, turn, now) for turn in turns]
+
+        return await self._ledger.read(body)
+
+    async def stop(self, turn_id: str, *, actor: str, reason: str | None = None) -> TurnView:
+        """Ask one turn to stop; asking again changes nothing.
+
+        A turn that no workflow has claimed yet ends at once. Raises TurnNotFound, TurnNotRunning.
+        """
+        now = self._clock.now()
+        session_id = (await self.get(turn_id)).turn.session_id
+
+        def body(tx: LedgerTx) -> TurnView:
+            tx.turns.lock_session(session_id)
+            turn = tx.turns.get(turn_id)
+            if turn.state.terminal:
+                raise TurnNotRunning(f"Turn {turn_id} is not running; it is {turn.state}.")
+            requested = StopRequested(turn_id, actor, reason)
+            events = [NewEvent(f"{turn_id}/stop_requested", requested, turn_id)]
+            tx.turns.request_stop(turn_id, now)
+            if turn.claimed_run is None:
+                stopped = TurnStopped(turn_id, Usage(), "Stopped before any work began.")
+                events.append(NewEvent(f"{turn_id}/ended", stopped, turn_id))
+            tx.events.append(turn.session_id, StreamKind.SESSION, events, now)
+            if turn.claimed_run is None:
+                tx.turns.finish(turn_id, TurnState.STOPPED, now, Usage())
+                tx.outbox.drop(turn_id, now)
+            else:
+                tx.outbox.add(OutboxKind.CANCEL_TURN, turn_id, now)
+                tx.notify(OUTBOX_TOPIC)
+            tx.notify(turn.session_id)
+            tx.notify(stop_topic(turn_id))
+            return self._view(tx, tx.turns.get(turn_id), now)
+
+        return await self._ledger.write(body)
+
+    def _view(self, tx: LedgerTx, turn: Turn, now: int) -> TurnView:
+        if turn.state.terminal:
+            return TurnView(turn, TurnStatus.ENDED)
+        awaiting = tx.effects.page(turn.session_id, turn_id=turn.turn_id, state=EffectState.AWAITING_APPROVAL, limit=1)
+        status = turn_status(turn, awaiting_person=bool(awaiting), last_worker_beat=tx.workers.last_beat(), now=now)
+        return TurnView(turn, status)
+
+
+def _turn_running(running: Turn) -> TurnRunning:
+    return TurnRunning(
+        f"Turn {running.turn_id} of this Session is still running.",
+        turn_id=running.turn_id,
+        fix=f"Wait for it, or stop it: milepost turn stop {running.turn_id}",
+    )
+
+
+def _check_request(request: BeginTurn) -> None:
+    if not request.text.strip():
+        raise InvalidInput("The request has no text.", field="text", fix="Say what the agent shall do.")
+    size = len(text_bytes(request.text))
+    if size > MAX_REQUEST_BYTES:
+        raise PayloadTooLarge.of("turn", "text", size, MAX_REQUEST_BYTES)
+    script_size = len(text_bytes(request.script or ""))
+    if script_size > MAX_SCRIPT_BYTES:
+        raise PayloadTooLarge.of("turn", "script", script_size, MAX_SCRIPT_BYTES)
+    if request.turn_id is not None and not _CLIENT_ID.fullmatch(request.turn_id):
+        raise InvalidInput(
+            "A turn id has 1 to 64 letters, digits, '_', '.' or '-', and begins with a letter or digit.",
+            field="turn_id",
+        )
+    if request.idempotency_key is not None and not _IDEMPOTENCY_KEY.fullmatch(request.idempotency_key):
+        raise InvalidInput("An idempotency key has 1 to 200 visible ASCII characters.", field="idempotency_key")
