@@ -75,10 +75,10 @@ class PrepareResult:
     """`failure` is set when the turn cannot run (unknown agent, missing key): it is to be finished as failed."""
 
     agents: tuple[AgentPlan, ...]
+    models_queue: str
     sandbox_queue: str
     failure_code: str | None = None
     failure: str | None = None
-    stop_requested: bool = False
 
 
 @dataclass(frozen=True, slots=True)

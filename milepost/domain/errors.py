@@ -184,6 +184,12 @@ class StorageUnavailable(MilepostError):
     retryable = True
 
 
+class CommitUnknown(StorageUnavailable):
+    """The connection was lost while committing: the change may or may not have been made."""
+
+    code = "commit_unknown"
+
+
 class SchemaTooNew(MilepostError):
     code = "schema_too_new"
     kind = ErrorKind.STORAGE
@@ -232,10 +238,14 @@ class SecretMissing(MilepostError):
 
 
 class ModelError(MilepostError):
-    """Base of what a provider call may end with. `retry_after` is seconds, where the provider said so."""
+    """Base of what a provider call may end with. `retry_after` is seconds, where the provider said so.
+
+    `may_have_cost` tells that tokens may have been spent although nobody reported them.
+    """
 
     code = "model_failed"
     kind = ErrorKind.FAILED
+    may_have_cost: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -261,6 +271,7 @@ class ModelUnavailable(ModelError):
 
 class ModelRateLimited(ModelError):
     code = "model_rate_limited"
+    may_have_cost = False
     kind = ErrorKind.UNAVAILABLE
     retryable = True
 
@@ -283,6 +294,7 @@ class ModelUnauthorized(ModelError):
     """The key is missing, wrong or not allowed to use the model."""
 
     code = "model_unauthorized"
+    may_have_cost = False
     kind = ErrorKind.INVALID
 
 
@@ -290,12 +302,21 @@ class ModelRequestRejected(ModelError):
     """The provider refuses this request as it is; sending it again cannot help."""
 
     code = "model_request_rejected"
+    may_have_cost = False
+
+
+class ModelAnswerTooLarge(ModelError):
+    """The answer went over a bound (bytes or events); the message names it. The connection was closed."""
+
+    code = "model_answer_too_large"
+    kind = ErrorKind.TOO_LARGE
 
 
 class ScriptExhausted(ModelError):
     """The scripted provider was called more often than its script has responses."""
 
     code = "script_exhausted"
+    may_have_cost = False
 
 
 class SandboxUnavailable(MilepostError):

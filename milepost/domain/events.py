@@ -98,6 +98,21 @@ class ModelCalled:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """A model call that failed for good; `usage` is what the last attempt is known to cost."""
+
+    TYPE: ClassVar[str] = "model.failed"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    effect_id: str
+    attempt: int
+    error_code: str
+    error_message: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRetried:
     """An attempt of a model call that failed and will be, or was, made again; `usage` is what it is known to cost."""
 
@@ -284,6 +299,7 @@ Event = (
     | AgentStarted
     | ModelCalled
     | ModelRetried
+    | ModelFailed
     | ToolStarted
     | ToolFinished
     | AgentOutput
@@ -309,6 +325,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     AgentStarted,
     ModelCalled,
     ModelRetried,
+    ModelFailed,
     ToolStarted,
     ToolFinished,
     AgentOutput,

@@ -12,6 +12,7 @@ from milepost.domain.events import (
     AgentStarted,
     Event,
     ModelCalled,
+    ModelFailed,
     ModelRetried,
     ToolFinished,
     ToolStarted,
@@ -113,6 +114,8 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                     arguments[event.agent, event.round, index] = call.arguments.text
             case ModelRetried() if event.agent in agents:
                 agents[event.agent].retries += 1
+                agents[event.agent].usage += event.usage
+            case ModelFailed() if event.agent in agents:
                 agents[event.agent].usage += event.usage
             case ToolStarted() | ToolFinished():
                 key = (event.agent, event.round, event.index)

@@ -12,6 +12,7 @@ from milepost.domain.events import (
     EffectUncertain,
     Event,
     ModelCalled,
+    ModelFailed,
     ModelRetried,
     StreamKind,
     ToolFinished,
@@ -28,7 +29,8 @@ from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import unanswered_calls
 from milepost.ports.ledger import LedgerTx, NewEvent
 
-_TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ToolFinished, AgentOutput))
+_TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ModelFailed, ToolFinished, AgentOutput))
+_CHARGED = (ModelCalled, ModelRetried, ModelFailed)
 CANCELLED_TEXT = "The call was cancelled: the turn ended before it had a result."
 UNKNOWN_TEXT = "Outcome unknown: the turn ended while the call was running, and whether it took effect is not recorded."
 
@@ -61,7 +63,9 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
     new = [*_settle_effects(tx, turn, at), *_close_calls(tx, turn, events)]
     finished = ending.state is TurnState.COMPLETED
     new.extend(_outputs(turn, events, finished=finished))
-    usage = sum((event.usage for event in events if isinstance(event, ModelCalled | ModelRetried)), Usage())
+    usage = sum(
+        (event.usage for event in events if isinstance(event, ModelCalled | ModelRetried | ModelFailed)), Usage()
+    )
     new.append(NewEvent(f"{turn.turn_id}/ended", _terminal(turn.turn_id, ending, usage), turn.turn_id))
     tx.events.append(turn.session_id, StreamKind.SESSION, new, at)
     failed = ending.state is TurnState.FAILED

@@ -10,6 +10,7 @@ from milepost.domain.events import (
     AgentOutput,
     AgentStarted,
     ModelCalled,
+    ModelFailed,
     ModelRetried,
     ToolFinished,
     ToolStarted,
@@ -19,7 +20,9 @@ from milepost.ledger.history import HistoryEntry, history_entry
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.sessions import MAX_PAGE
 
-_TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ToolStarted, ToolFinished, AgentOutput))
+_TYPES = tuple(
+    cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ModelFailed, ToolStarted, ToolFinished, AgentOutput)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.domain.errors import InvalidInput
-from milepost.domain.events import TERMINAL_TURN_EVENTS, Event, ModelCalled, ModelRetried
+from milepost.domain.events import TERMINAL_TURN_EVENTS, Event, ModelCalled, ModelFailed, ModelRetried
 from milepost.domain.turns import Turn, TurnState
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event, to_json
@@ -145,7 +145,7 @@ class LiveService:
             reader.finished_calls.clear()
             reader.attempts.clear()
         frames: list[Frame] = []
-        if isinstance(event, ModelCalled):
+        if isinstance(event, ModelCalled | ModelFailed):
             reader.finished_calls.add(event.effect_id)
         if isinstance(event, ModelRetried):
             frames.append(_superseded(reader, event.turn_id, event.effect_id, event.attempt))

@@ -1,0 +1,31 @@
+"""Mapping domain errors to Temporal's `ApplicationError`; the type is the stable code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from temporalio.exceptions import ApplicationError
+
+from milepost.contracts.activities import MAX_BOUNDARY_TEXT
+from milepost.domain.errors import MilepostError, ModelError
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """Turn a MilepostError into an ApplicationError that Temporal retries only if the error says so."""
+    try:
+        yield
+    except MilepostError as error:
+        raise application_error(error) from error
+
+
+def application_error(error: MilepostError) -> ApplicationError:
+    """The ApplicationError of a domain error; Retry-After becomes the next retry delay."""
+    delay = None
+    if isinstance(error, ModelError) and error.retry_after is not None:
+        delay = timedelta(seconds=error.retry_after)
+    return ApplicationError(
+        str(error)[:MAX_BOUNDARY_TEXT], type=error.code, non_retryable=not error.retryable, next_retry_delay=delay
+    )

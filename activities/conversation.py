@@ -1,0 +1,126 @@
+"""Reading what a model gets from the ledger: the Session's turns so far, newest whole turns within a bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from milepost.domain.content import Content
+from milepost.domain.errors import LedgerCorrupt
+from milepost.domain.events import AgentStarted, Event, ModelCalled
+from milepost.domain.messages import (
+    AssistantMessage,
+    AssistantPart,
+    Message,
+    ProviderState,
+    ToolCallPart,
+    ToolMessage,
+    UserMessage,
+)
+from milepost.domain.sessions import Session
+from milepost.domain.turns import Turn
+from milepost.ledger.codec import decode_event
+from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
+from milepost.ports.ledger import Ledger, LedgerTx
+from milepost.services.contents import Contents
+
+MAX_PROJECTED_BYTES = 8 * 1024 * 1024
+MAX_PROJECTED_TURNS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """A turn as its activities see it. `omitted` counts earlier turns that did not fit."""
+
+    session: Session
+    turn: Turn
+    started: AgentStarted
+    events: tuple[Event, ...]
+    messages: tuple[Message, ...]
+    omitted: int
+
+    def model_call(self, effect_id: str) -> ModelCalled:
+        """The model's event of this turn. Raises LedgerCorrupt if the ledger does not have it."""
+        for event in self.events:
+            if isinstance(event, ModelCalled) and event.effect_id == effect_id:
+                return event
+        raise LedgerCorrupt(f"Turn {self.turn.turn_id} has no model call {effect_id}.")
+
+
+class Conversations:
+    """Loads turn contexts; a long Session costs what the bound allows, not what it holds."""
+
+    def __init__(self, ledger: Ledger, contents: Contents) -> None:
+        self._ledger = ledger
+        self._contents = contents
+
+    async def turn(self, turn_id: str, agent: str) -> TurnContext:
+        """This turn only. Raises TurnNotFound, LedgerCorrupt."""
+        return await self._ledger.read(lambda tx: _context(tx, turn_id, agent, history=False))
+
+    async def whole(self, turn_id: str, agent: str) -> TurnContext:
+        """This turn and those before it, with every text loaded whole. Raises TurnNotFound, BlobNotFound."""
+        context = await self._ledger.read(lambda tx: _context(tx, turn_id, agent, history=True))
+        return replace(context, messages=tuple([await self._load(message) for message in context.messages]))
+
+    async def _load(self, message: Message) -> Message:
+        match message:
+            case UserMessage():
+                return UserMessage(await self._whole(message.text))
+            case ToolMessage():
+                # The model gets the bounded text; the whole output is in the ledger for people and for paging tools.
+                return message
+            case AssistantMessage():
+                parts = tuple([await self._part(part) for part in message.parts])
+                state = message.provider_state
+                if state is not None and state.data.blob is not None:
+                    state = ProviderState(state.provider, state.model, await self._whole(state.data))
+                return AssistantMessage(parts, state)
+
+    async def _part(self, part: AssistantPart) -> AssistantPart:
+        if isinstance(part, ToolCallPart) and part.arguments.blob is not None:
+            return replace(part, arguments=await self._whole(part.arguments))
+        return part
+
+    async def _whole(self, content: Content) -> Content:
+        return content if content.blob is None else Content(await self._contents.load(content))
+
+
+def _context(tx: LedgerTx, turn_id: str, agent: str, *, history: bool) -> TurnContext:
+    turn = tx.turns.get(turn_id)
+    session = tx.sessions.get(turn.session_id)
+    stored = tx.events.read_turn(turn.session_id, turn_id, types=(AgentStarted.TYPE, *TRANSCRIPT_EVENTS))
+    events = tuple(decode_event(item.type, item.version, item.payload) for item in stored)
+    started = next((event for event in events if isinstance(event, AgentStarted) and event.agent == agent), None)
+    if started is None:
+        raise LedgerCorrupt(f"Turn {turn_id} has no start of agent '{agent}'.")
+    messages = turn_messages(events, agent)
+    omitted = 0
+    if history:
+        budget = MAX_PROJECTED_BYTES - sum(len(item.payload) for item in stored)
+        earlier, omitted = _earlier(tx, turn, agent, budget)
+        messages = [*earlier, *messages]
+    return TurnContext(session, turn, started, events, tuple(messages), omitted)
+
+
+def _earlier(tx: LedgerTx, turn: Turn, agent: str, budget: int) -> tuple[list[Message], int]:
+    segments: list[list[Message]] = []
+    before: int | None = turn.number
+    taken = 0
+    while before is not None and taken < MAX_PROJECTED_TURNS:
+        page = tx.turns.page(turn.session_id, before_number=before, limit=50)
+        for earlier in page:
+            if earlier.superseded:
+                continue
+            stored = tx.events.read_turn(turn.session_id, earlier.turn_id, types=TRANSCRIPT_EVENTS)
+            budget -= sum(len(item.payload) for item in stored)
+            if budget < 0 or taken >= MAX_PROJECTED_TURNS:
+                return _joined(segments), earlier.number
+            events = [decode_event(item.type, item.version, item.payload) for item in stored]
+            segments.append(turn_messages(events, agent))
+            taken += 1
+        before = page[-1].number if len(page) == 50 else None
+    return _joined(segments), 0
+
+
+def _joined(segments: list[list[Message]]) -> list[Message]:
+    return [message for segment in reversed(segments) for message in segment]

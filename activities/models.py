@@ -1,0 +1,332 @@
+"""`call_model`: one streamed call to a provider, recorded as an effect."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from temporalio import activity
+
+from activities.boundary import application_error, boundary
+from activities.conversation import Conversations, TurnContext
+from activities.deltas import Call, DeltaWriter
+from activities.guard import Stopped, cancel_requested, guarded
+from milepost.contracts.activities import (
+    CALL_MODEL,
+    MAX_BOUNDARY_TEXT,
+    CallModelParams,
+    CallModelResult,
+    ModelOutcome,
+    PlannedCall,
+)
+from milepost.domain.effects import EffectClass, EffectSpec, EffectState
+from milepost.domain.errors import MilepostError, ModelError, ModelIncomplete
+from milepost.domain.events import ModelCalled, ModelFailed, ModelRetried
+from milepost.domain.messages import (
+    AssistantMessage,
+    AssistantPart,
+    FinishReason,
+    ProviderState,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+)
+from milepost.domain.tools import MAX_CALLS_PER_RESPONSE, MAX_TOOL_ARGUMENTS_BYTES, MAX_TOOL_NAME_BYTES
+from milepost.domain.usage import UNKNOWN_USAGE, Usage
+from milepost.engine.effects import Entry, effect_id, idempotency_key
+from milepost.ledger.codec import decode, encode
+from milepost.ports.ledger import Ledger, NewEvent
+from milepost.ports.models import ModelCompleted, ModelGateway, ModelRequest, ReasoningDelta, TextDelta
+from milepost.ports.system import Clock
+from milepost.services.contents import Contents, text_bytes
+from milepost.services.effects import EffectJournal, Settlement
+from milepost.services.finishing import bounded_error
+from milepost.services.stops import StopWatch
+
+PlanCall = Callable[[int, ToolCallPart, str, FinishReason], PlannedCall]
+"""(index, call, whole arguments, finish reason) -> what the workflow needs to know of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    params: CallModelParams
+    context: TurnContext
+    spec: EffectSpec
+    request: ModelRequest
+
+
+class ModelActivities:
+    """`call_model`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        contents: Contents,
+        conversations: Conversations,
+        journal: EffectJournal,
+        gateway: ModelGateway,
+        stops: StopWatch,
+        plan_call: PlanCall,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._contents = contents
+        self._conversations = conversations
+        self._journal = journal
+        self._gateway = gateway
+        self._stops = stops
+        self._plan_call = plan_call
+
+    @activity.defn(name=CALL_MODEL.name)
+    async def call_model(self, params: CallModelParams) -> CallModelResult:
+        """Make the call, attach its text to the delta log, record its end. A finished call returns its record."""
+        with boundary():
+            call = await self._resolve(params)
+            entered = await self._journal.enter(call.spec, params.claim, lambda attempt: _lost_attempt(call, attempt))
+            if entered.entry is Entry.RETURN_RECORDED and entered.effect is not None and entered.effect.result:
+                return decode(entered.effect.result, CallModelResult)
+            if entered.stop_requested or entered.entry is not Entry.DISPATCH or entered.effect is None:
+                return CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id)
+            return await self._call(call, entered.effect.attempt)
+
+    async def _resolve(self, params: CallModelParams) -> _Call:
+        context = await self._conversations.whole(params.turn_id, params.agent)
+        started = context.started
+        script = context.turn.request.options.script
+        request = ModelRequest(
+            provider=started.provider,
+            model=started.model,
+            agent=params.agent,
+            system_prompt=started.system_prompt,
+            messages=context.messages,
+            tools=started.tools,
+            sampling=started.sampling,
+            call_number=params.round,
+            attempt=0,
+            idempotency_key="",
+            script=None if script is None else await self._contents.load(script),
+        )
+        digest = hashlib.sha256(encode(request)).hexdigest()
+        operation = f"model:{started.provider}/{started.model}"
+        position = f"model.{params.round}"
+        generation = context.turn.generation
+        key = idempotency_key(params.turn_id, params.agent, position, operation, digest)
+        spec = EffectSpec(
+            effect_id=effect_id(params.turn_id, generation, params.agent, position, operation, digest),
+            idempotency_key=key,
+            session_id=params.session_id,
+            turn_id=params.turn_id,
+            generation=generation,
+            agent=params.agent,
+            position=position,
+            operation=operation,
+            effect_class=EffectClass.MODEL,
+            input_digest=digest,
+        )
+        return _Call(params, context, spec, replace(request, idempotency_key=key))
+
+    async def _call(self, call: _Call, attempt: int) -> CallModelResult:
+        spec, params = call.spec, call.params
+        target = Call(params.session_id, params.turn_id, params.agent, spec.effect_id, attempt)
+        async with DeltaWriter(self._ledger, self._clock, target) as deltas:
+            request = replace(call.request, attempt=attempt)
+            try:
+                completed = await guarded(self._consume(request, deltas), self._stops, params.turn_id)
+            except Stopped:
+                return await asyncio.shield(self._stopped(call, attempt, deltas))
+            except ModelError as error:
+                return await self._failed(call, attempt, deltas, error)
+            except MilepostError as error:
+                return await self._settle_failed(call, attempt, deltas, error)
+        result = await asyncio.shield(self._answered(call, attempt, completed))
+        if cancel_requested():
+            raise asyncio.CancelledError
+        return result
+
+    async def _consume(self, request: ModelRequest, deltas: DeltaWriter) -> ModelCompleted:
+        completed: ModelCompleted | None = None
+        stream = self._gateway.stream(request)
+        try:
+            async for item in stream:
+                match item:
+                    case TextDelta():
+                        deltas.add("text", item.text)
+                    case ReasoningDelta():
+                        deltas.add("reasoning", item.text)
+                    case ModelCompleted():
+                        completed = item
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+        if completed is None:
+            raise ModelIncomplete("The provider's stream ended without an answer.")
+        return completed
+
+    async def _answered(self, call: _Call, attempt: int, completed: ModelCompleted) -> CallModelResult:
+        raw = [part.arguments.text for part in completed.message.calls]
+        refusal = _refusal(completed)
+        message = await self._stored(completed.message)
+        calls: tuple[PlannedCall, ...] = ()
+        if refusal is None:
+            calls = tuple(
+                self._plan_call(index, part, raw[index], completed.finish)
+                for index, part in enumerate(completed.message.calls)
+            )
+        else:
+            message = AssistantMessage(tuple(part for part in message.parts if not isinstance(part, ToolCallPart)))
+        text = completed.message.text
+        result = CallModelResult(
+            outcome=ModelOutcome.ANSWERED if refusal is None else ModelOutcome.FAILED,
+            effect_id=call.spec.effect_id,
+            finish=completed.finish,
+            calls=calls,
+            text_digest=hashlib.sha256(text_bytes(text)).hexdigest() if text else "",
+            error_code=None if refusal is None else "too_many_tool_calls",
+            error=refusal,
+        )
+        diagnostics = completed.diagnostics
+        if call.context.omitted:
+            diagnostics = (*diagnostics, f"Turns up to number {call.context.omitted} did not fit and were left out.")
+        event = _called(call, attempt, message, completed.finish, diagnostics)
+        event = replace(event, usage=completed.usage, provider=completed.provider, model=completed.model)
+        await self._journal.settle(
+            call.spec, attempt, Settlement(EffectState.SUCCEEDED, encode(result)), [_event(call, event)]
+        )
+        return result
+
+    async def _stored(self, message: AssistantMessage) -> AssistantMessage:
+        parts: list[AssistantPart] = []
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                content = await self._contents.store(part.arguments.text, "application/json")
+                parts.append(replace(part, arguments=content))
+            else:
+                parts.append(part)
+        state = message.provider_state
+        if state is not None:
+            data = await self._contents.store(state.data.text, "application/json")
+            state = ProviderState(state.provider, state.model, data)
+        return AssistantMessage(tuple(parts), state)
+
+    async def _stopped(self, call: _Call, attempt: int, deltas: DeltaWriter) -> CallModelResult:
+        event = _called(call, attempt, _partial(deltas), FinishReason.STOPPED, ())
+        result = CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id, FinishReason.STOPPED)
+        await self._journal.settle(
+            call.spec, attempt, Settlement(EffectState.CANCELLED, encode(result)), [_event(call, event)]
+        )
+        return result
+
+    async def _failed(self, call: _Call, attempt: int, deltas: DeltaWriter, error: ModelError) -> CallModelResult:
+        last = activity.info().attempt >= CALL_MODEL.retry.maximum_attempts
+        if last or not error.retryable:
+            return await self._settle_failed(call, attempt, deltas, error)
+        retried = _retried(call, attempt, error.code, str(error), _cost(error), error.retry_after)
+        await self._journal.record(call.spec.session_id, call.spec.turn_id, call.params.claim, [retried])
+        raise application_error(error) from error
+
+    async def _settle_failed(
+        self, call: _Call, attempt: int, deltas: DeltaWriter, error: MilepostError
+    ) -> CallModelResult:
+        result = CallModelResult(
+            ModelOutcome.FAILED,
+            call.spec.effect_id,
+            error_code=error.code,
+            error=str(error)[:MAX_BOUNDARY_TEXT],
+        )
+        partial = _partial(deltas)
+        # What was streamed stays readable; its cost is counted once, by the failure.
+        kept = _called(call, attempt, partial, FinishReason.INCOMPLETE, (), usage=Usage())
+        failed = ModelFailed(
+            turn_id=call.params.turn_id,
+            agent=call.params.agent,
+            effect_id=call.spec.effect_id,
+            attempt=attempt,
+            error_code=error.code,
+            error_message=bounded_error(str(error)),
+            usage=_cost(error),
+        )
+        events = [_event(call, kept)] if partial.parts else []
+        events.append(NewEvent(f"{call.spec.effect_id}/failed", failed, call.params.turn_id))
+        outcome = Settlement(EffectState.FAILED, encode(result), error.code, str(error))
+        await self._journal.settle(call.spec, attempt, outcome, events)
+        return result
+
+
+def _partial(deltas: DeltaWriter) -> AssistantMessage:
+    parts: list[AssistantPart] = []
+    if deltas.text("reasoning"):
+        parts.append(ReasoningPart(deltas.text("reasoning")))
+    if deltas.text("text"):
+        parts.append(TextPart(deltas.text("text")))
+    return AssistantMessage(tuple(parts))
+
+
+def _cost(error: MilepostError) -> Usage:
+    return UNKNOWN_USAGE if isinstance(error, ModelError) and error.may_have_cost else Usage()
+
+
+def _called(
+    call: _Call,
+    attempt: int,
+    message: AssistantMessage,
+    finish: FinishReason,
+    diagnostics: tuple[str, ...],
+    usage: Usage = UNKNOWN_USAGE,
+) -> ModelCalled:
+    return ModelCalled(
+        turn_id=call.params.turn_id,
+        agent=call.params.agent,
+        effect_id=call.spec.effect_id,
+        attempt=attempt,
+        round=call.params.round,
+        provider=call.request.provider,
+        model=call.request.model,
+        message=message,
+        finish=finish,
+        usage=usage,
+        diagnostics=diagnostics,
+    )
+
+
+def _event(call: _Call, event: ModelCalled) -> NewEvent:
+    return NewEvent(f"{call.spec.effect_id}/called", event, call.params.turn_id)
+
+
+def _retried(call: _Call, attempt: int, code: str, message: str, usage: Usage, retry_after: float | None) -> NewEvent:
+    event = ModelRetried(
+        turn_id=call.params.turn_id,
+        agent=call.params.agent,
+        effect_id=call.spec.effect_id,
+        attempt=attempt,
+        error_code=code,
+        error_message=bounded_error(message),
+        usage=usage,
+        retry_after=retry_after,
+    )
+    return NewEvent(f"{call.spec.effect_id}/retried/{attempt}", event, call.params.turn_id)
+
+
+def _lost_attempt(call: _Call, attempt: int) -> list[NewEvent]:
+    # Same key as the event of an attempt that failed and could say so: only a silent loss adds one here.
+    if attempt == 1:
+        return []
+    return [_retried(call, attempt - 1, "worker_lost", "The worker was lost during the call.", UNKNOWN_USAGE, None)]
+
+
+def _refusal(completed: ModelCompleted) -> str | None:
+    calls = completed.message.calls
+    if len(calls) > MAX_CALLS_PER_RESPONSE:
+        return f"The model asked for {len(calls)} tool calls at once; at most {MAX_CALLS_PER_RESPONSE} are accepted."
+    for part in calls:
+        if len(text_bytes(part.tool)) > MAX_TOOL_NAME_BYTES:
+            return (
+                f"The model sent a tool name of {len(text_bytes(part.tool))} bytes; {MAX_TOOL_NAME_BYTES} is the limit."
+            )
+        size = len(text_bytes(part.arguments.text))
+        if size > MAX_TOOL_ARGUMENTS_BYTES:
+            return f"Tool {part.tool}: 'arguments' has {size} bytes; at most {MAX_TOOL_ARGUMENTS_BYTES} are accepted."
+    return None

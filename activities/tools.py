@@ -1,0 +1,252 @@
+"""`run_tool`: one tool call in the Session's sandbox, recorded as an effect."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import activity
+
+from activities.boundary import boundary
+from activities.conversation import Conversations, TurnContext
+from activities.guard import Stopped, guarded
+from milepost.contracts.activities import RUN_TOOL, PlannedCall, RunToolParams, RunToolResult
+from milepost.domain.content import Content
+from milepost.domain.effects import EffectClass, EffectSpec, EffectState
+from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable, ToolRejected
+from milepost.domain.events import ToolFinished, ToolStarted
+from milepost.domain.messages import FinishReason, ToolCallPart
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, Parallel
+from milepost.engine.effects import Entry, effect_id, idempotency_key
+from milepost.ledger.codec import decode, encode
+from milepost.ports.ledger import NewEvent
+from milepost.ports.sandbox import Outcome, Sandbox
+from milepost.services.contents import Contents, text_bytes
+from milepost.services.effects import EffectJournal, Settlement
+from milepost.services.finishing import CANCELLED_TEXT, call_position, tool_event_key
+from milepost.services.stops import StopWatch
+from milepost.services.workbench import Workbench
+from milepost.tools import PlannedTool, plan, render
+
+LOST_TEXT = (
+    "Outcome unknown: the sandbox was lost while the call was running. "
+    "Check the state of the files before you repeat it."
+)
+
+
+def plan_call(index: int, call: ToolCallPart, arguments: str, finish: FinishReason) -> PlannedCall:
+    """What the workflow needs to know of a call: its overlap policy, its identity, whether it can run at all."""
+    policy = BUILTIN_TOOL_POLICIES.get(call.tool)
+    timeout, malformed = 60.0, finish is FinishReason.LENGTH
+    try:
+        timeout = plan(call.tool, arguments).timeout
+    except ToolRejected:
+        malformed = True
+    return PlannedCall(
+        index=index,
+        call_id=call.call_id,
+        tool=call.tool,
+        parallel=policy.parallel if policy else Parallel.EXCLUSIVE,
+        input_digest=hashlib.sha256(text_bytes(arguments)).hexdigest(),
+        malformed=malformed,
+        timeout_seconds=timeout,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The recorded part of a call's end."""
+
+    state: EffectState
+    text: str
+    is_error: bool
+    detail: dict[str, Any]
+    full: str | None = None
+    error_code: str | None = None
+
+
+class ToolActivities:
+    """`run_tool`."""
+
+    def __init__(
+        self,
+        contents: Contents,
+        conversations: Conversations,
+        journal: EffectJournal,
+        workbench: Workbench,
+        stops: StopWatch,
+    ) -> None:
+        self._contents = contents
+        self._conversations = conversations
+        self._journal = journal
+        self._workbench = workbench
+        self._stops = stops
+
+    @activity.defn(name=RUN_TOOL.name)
+    async def run_tool(self, params: RunToolParams) -> RunToolResult:
+        """Run the call once, attach to it, or return its recorded end. A refused call gets an error result."""
+        with boundary():
+            context = await self._conversations.turn(params.turn_id, params.agent)
+            called = context.model_call(params.model_effect_id)
+            arguments = await self._contents.load(called.message.calls[params.index].arguments)
+            try:
+                planned = _plan(context, called.finish, params.tool, arguments)
+            except ToolRejected as error:
+                return await self._reject(params, error)
+            spec = _spec(params, context, arguments, called.message.calls[params.index].arguments)
+            return await self._perform(params, spec, context, planned)
+
+    async def _reject(self, params: RunToolParams, error: ToolRejected) -> RunToolResult:
+        result = _Result(EffectState.FAILED, str(error), True, {"rejected": True}, error_code=error.code)
+        events = [await self._finished(params, "", 0, result)]
+        await self._journal.record(params.session_id, params.turn_id, params.claim, events)
+        return _boundary_result("", result)
+
+    async def _perform(
+        self, params: RunToolParams, spec: EffectSpec, context: TurnContext, planned: PlannedTool
+    ) -> RunToolResult:
+        entered = await self._journal.enter(spec, params.claim, lambda attempt: [_started(params, spec, attempt)])
+        effect = entered.effect
+        if entered.stop_requested:
+            return RunToolResult(spec.effect_id, EffectState.CANCELLED, "", is_error=True, stopped=True)
+        if effect is None or entered.entry is Entry.WAIT_FOR_PERSON:
+            raise SandboxUnavailable("The call waits for an approval that this release cannot ask for.")
+        if entered.entry is Entry.RETURN_RECORDED and effect.result is not None:
+            return decode(effect.result, RunToolResult)
+        if entered.entry in (Entry.RETURN_RECORDED, Entry.BECOME_UNCERTAIN):
+            result = _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {})
+            events = [await self._finished(params, spec.effect_id, effect.attempt, result)]
+            await self._journal.record(params.session_id, params.turn_id, params.claim, events)
+            return _boundary_result(spec.effect_id, result)
+        attach = entered.entry is Entry.ATTACH
+        try:
+            result = await self._outcome(params, spec, context, planned, attach=attach)
+        except Stopped:
+            result = _Result(EffectState.CANCELLED, CANCELLED_TEXT, True, {})
+        return await asyncio.shield(self._settle(params, spec, effect.attempt, result))
+
+    async def _outcome(
+        self, params: RunToolParams, spec: EffectSpec, context: TurnContext, planned: PlannedTool, *, attach: bool
+    ) -> _Result:
+        opened: list[Sandbox] = []
+
+        async def work() -> Outcome:
+            sandbox = await self._workbench.open(context.session)
+            opened.append(sandbox)
+            if attach:
+                return await sandbox.attach(spec.effect_id)
+            return await sandbox.perform(spec.effect_id, planned.operation)
+
+        async def kill() -> None:
+            if opened:
+                await opened[0].kill(spec.effect_id)
+            else:
+                task.cancel()
+
+        task = asyncio.ensure_future(work())
+        try:
+            outcome = await guarded(_awaited(task), self._stops, params.turn_id, kill)
+        except SandboxLost as error:
+            return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": error.message}, error_code=error.code)
+        except MilepostError as error:
+            return _Result(EffectState.FAILED, str(error), True, {}, error_code=error.code)
+        finally:
+            task.cancel()
+        output = render(params.tool, planned.operation, outcome)
+        if outcome.killed:
+            text = f"{CANCELLED_TEXT}\n{output.text}" if output.text else CANCELLED_TEXT
+            return _Result(EffectState.CANCELLED, text, True, output.detail, output.full_text)
+        state = EffectState.FAILED if output.is_error else EffectState.SUCCEEDED
+        detail = {**output.detail, "repaired": True} if planned.repaired else output.detail
+        return _Result(state, output.text, output.is_error, detail, output.full_text)
+
+    async def _settle(self, params: RunToolParams, spec: EffectSpec, attempt: int, result: _Result) -> RunToolResult:
+        returned = _boundary_result(spec.effect_id, result)
+        event = await self._finished(params, spec.effect_id, attempt, result)
+        message = result.text if result.is_error else None
+        outcome = Settlement(result.state, encode(returned), result.error_code, message)
+        await self._journal.settle(spec, attempt, outcome, [event])
+        return returned
+
+    async def _finished(self, params: RunToolParams, effect: str, attempt: int, result: _Result) -> NewEvent:
+        finished = ToolFinished(
+            turn_id=params.turn_id,
+            agent=params.agent,
+            effect_id=effect,
+            attempt=attempt,
+            round=params.round,
+            index=params.index,
+            call_id=params.call_id,
+            tool=params.tool,
+            state=result.state,
+            output=await self._contents.store(result.text),
+            is_error=result.is_error,
+            detail=result.detail,
+            full_output=None if result.full is None else await self._contents.store(result.full),
+        )
+        position = call_position(params.round, params.index)
+        return NewEvent(tool_event_key(params.turn_id, params.agent, position, "finished"), finished, params.turn_id)
+
+
+async def _awaited(task: asyncio.Task[Outcome]) -> Outcome:
+    return await task
+
+
+def _plan(context: TurnContext, finish: FinishReason, tool: str, arguments: str) -> PlannedTool:
+    if finish is FinishReason.LENGTH:
+        raise ToolRejected(
+            "The answer was cut off at the length limit, so this call was not executed.", fix="Send it again, shorter."
+        )
+    offered = [definition.name for definition in context.started.tools]
+    if tool not in offered:
+        raise ToolRejected(f"There is no tool '{tool}'.", fix=f"Offered tools: {', '.join(offered) or 'none'}.")
+    return plan(tool, arguments)
+
+
+def _spec(params: RunToolParams, context: TurnContext, arguments: str, stored: Content) -> EffectSpec:
+    operation = f"tool:{params.tool}"
+    position = call_position(params.round, params.index)
+    digest = hashlib.sha256(text_bytes(arguments)).hexdigest()
+    generation = context.turn.generation
+    policy = BUILTIN_TOOL_POLICIES.get(params.tool)
+    return EffectSpec(
+        effect_id=effect_id(params.turn_id, generation, params.agent, position, operation, digest),
+        idempotency_key=idempotency_key(params.turn_id, params.agent, position, operation, digest),
+        session_id=params.session_id,
+        turn_id=params.turn_id,
+        generation=generation,
+        agent=params.agent,
+        position=position,
+        operation=operation,
+        effect_class=policy.effect_class if policy else EffectClass.AT_MOST_ONCE,
+        input_digest=digest,
+        call_id=params.call_id,
+        arguments=stored,
+    )
+
+
+def _started(params: RunToolParams, spec: EffectSpec, attempt: int) -> NewEvent:
+    event = ToolStarted(
+        turn_id=params.turn_id,
+        agent=params.agent,
+        effect_id=spec.effect_id,
+        attempt=attempt,
+        round=params.round,
+        index=params.index,
+        call_id=params.call_id,
+        tool=params.tool,
+    )
+    key = tool_event_key(params.turn_id, params.agent, spec.position, f"started/{attempt}")
+    return NewEvent(key, event, params.turn_id)
+
+
+def _boundary_result(effect: str, result: _Result) -> RunToolResult:
+    return RunToolResult(
+        effect_id=effect,
+        state=result.state,
+        result_digest=hashlib.sha256(text_bytes(result.text)).hexdigest(),
+        is_error=result.is_error,
+        stopped=result.state is EffectState.CANCELLED,
+    )

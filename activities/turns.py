@@ -1,0 +1,118 @@
+"""Beginning and ending the execution of a turn: short ledger work, run as local activities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from temporalio import activity
+
+from activities.boundary import boundary
+from milepost.contracts.activities import (
+    FINISH_TURN,
+    PREPARE_TURN,
+    AgentPlan,
+    FinishParams,
+    FinishResult,
+    PrepareParams,
+    PrepareResult,
+)
+from milepost.domain.agents import AgentConfig
+from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
+from milepost.domain.events import AgentStarted, StreamKind
+from milepost.domain.sessions import Session
+from milepost.domain.tools import ToolDefinition
+from milepost.domain.turns import Turn, TurnState
+from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
+from milepost.ports.system import Clock
+from milepost.services.finishing import Ending, end_turn
+from milepost.services.workbench import Workbench
+
+ToolDefinitions = Callable[[Sequence[str]], tuple[ToolDefinition, ...]]
+ChooseQueues = Callable[[LedgerTx, Session], tuple[str, str]]
+"""(transaction, Session) -> task queues of model calls and of the Session's sandbox."""
+
+
+class TurnActivities:
+    """`prepare_turn` and `finish_turn`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        agents: Mapping[str, AgentConfig],
+        tools: ToolDefinitions,
+        workbench: Workbench,
+        queues: ChooseQueues,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._agents = agents
+        self._tools = tools
+        self._workbench = workbench
+        self._queues = queues
+
+    @activity.defn(name=PREPARE_TURN.name)
+    async def prepare_turn(self, params: PrepareParams) -> PrepareResult:
+        """Claim the turn for this workflow run and record what its agents are made of."""
+        with boundary():
+            reason = await self._workbench.unavailable()
+            now = self._clock.now()
+
+            def body(tx: LedgerTx) -> PrepareResult:
+                tx.turns.lock_session(params.session_id)
+                turn = tx.turns.claim(params.turn_id, params.claim)
+                session = tx.sessions.get(turn.session_id)
+                models_queue, sandbox_queue = self._queues(tx, session)
+                try:
+                    started = self._started(turn, session, reason)
+                except MilepostError as error:
+                    return PrepareResult((), models_queue, sandbox_queue, error.code, str(error))
+                key = f"{turn.turn_id}/{started.agent}/started"
+                event = NewEvent(key, started, turn.turn_id)
+                tx.events.append(session.session_id, StreamKind.SESSION, [event], now)
+                tx.notify(session.session_id)
+                return PrepareResult((AgentPlan(started.agent, started.max_rounds),), models_queue, sandbox_queue)
+
+            return await self._ledger.write(body)
+
+    def _started(self, turn: Turn, session: Session, tools_unavailable: str | None) -> AgentStarted:
+        options = turn.request.options
+        agent_id = options.agent or session.agents[0]
+        agent = self._agents.get(agent_id)
+        if agent is None:
+            raise AgentUnknown(f"The configuration no longer has the agent '{agent_id}'.", field="agent")
+        offered = agent.tools if tools_unavailable is None else ()
+        return AgentStarted(
+            turn_id=turn.turn_id,
+            agent=agent_id,
+            provider=options.provider or agent.provider,
+            model=options.model or agent.model,
+            system_prompt=agent.system_prompt,
+            tools=self._tools(offered),
+            sampling=agent.sampling,
+            max_rounds=agent.max_rounds,
+            tools_unavailable=tools_unavailable if agent.tools else None,
+        )
+
+    @activity.defn(name=FINISH_TURN.name)
+    async def finish_turn(self, params: FinishParams) -> FinishResult:
+        """Write the one terminal state; a turn that has it keeps it."""
+        with boundary():
+            now = self._clock.now()
+
+            def body(tx: LedgerTx) -> FinishResult:
+                tx.turns.lock_session(params.session_id)
+                turn = tx.turns.get(params.turn_id)
+                if turn.state.terminal:
+                    return FinishResult(turn.state)
+                if turn.claimed_run is not None and turn.claimed_run != params.claim:
+                    raise TurnClaimed(f"Turn {turn.turn_id} belongs to another workflow run.")
+                end_turn(tx, turn, _ending(params), now)
+                return FinishResult(params.state)
+
+            return await self._ledger.write(body)
+
+
+def _ending(params: FinishParams) -> Ending:
+    fallback = "Stopped on request." if params.state is TurnState.STOPPED else "The turn failed."
+    return Ending(params.state, params.reason or fallback, params.reason_code or "turn_failed")

@@ -1,0 +1,135 @@
+"""How a model provider is configured. Values only: the adapters behind them are loaded where models are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+
+class SystemRole(StrEnum):
+    """The role under which an endpoint expects the system prompt."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+
+
+class ThinkingReturn(StrEnum):
+    """How reasoning of earlier answers goes back to the model that wrote it.
+
+    `auto`: in the field it came in, or in the tags it came in; `tags`, `field`: always so; `never`: it is dropped.
+    """
+
+    AUTO = "auto"
+    TAGS = "tags"
+    FIELD = "field"
+    NEVER = "never"
+
+
+SAMPLING_SETTINGS = frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "stop"})
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointProfile:
+    """What an OpenAI-compatible endpoint can and cannot do. Never guessed from a model's name.
+
+    Attributes:
+        system_role: role of the system prompt.
+        max_tokens_field: the request field for `Sampling.max_tokens`; OpenAI's own reasoning models want
+            `max_completion_tokens`, most other servers know `max_tokens`.
+        unsupported: names of sampling settings the endpoint refuses; they are left out and recorded.
+        supports_tools: False leaves tools out of the request, which is recorded.
+        stream_usage: False leaves out `stream_options.include_usage` for servers that refuse it; usage is then unknown.
+        thinking_field: delta field of reasoning text; None looks at `reasoning` and `reasoning_content`.
+        thinking_tags: tags around reasoning inside the text (each must be a chunk of its own); None takes text as text.
+        thinking_return: how reasoning goes back.
+        extra_body: further top-level request fields, sent as they are.
+    """
+
+    system_role: SystemRole = SystemRole.SYSTEM
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    unsupported: frozenset[str] = frozenset()
+    supports_tools: bool = True
+    stream_usage: bool = True
+    thinking_field: str | None = None
+    thinking_tags: tuple[str, str] | None = ("<think>", "</think>")
+    thinking_return: ThinkingReturn = ThinkingReturn.AUTO
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTimeouts:
+    """Seconds. `first_event` counts from the start of the call, `idle` between two chunks, `total` over the call."""
+
+    connect: float = 10.0
+    first_event: float = 300.0
+    idle: float = 120.0
+    total: float = 1500.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """Bounds of one answer: bytes on the wire, and streamed events."""
+
+    response_bytes: int = 64 * 1024 * 1024
+    events: int = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedProvider:
+    """Answers from a script; no network. `script` is YAML text used when a request brings none; None: the demo."""
+
+    name: str
+    default_model: str = "script"
+    script: str | None = None
+    type: Literal["scripted"] = "scripted"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAICompatibleProvider:
+    """An endpoint that speaks OpenAI's chat completions.
+
+    `api_key` and the values of `secret_headers` are secret references (`env:NAME`, `file:PATH`); the values of
+    `headers` are sent as they are. No `api_key` means that none is sent.
+    """
+
+    name: str
+    base_url: str
+    default_model: str | None = None
+    api_key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    secret_headers: Mapping[str, str] = field(default_factory=dict)
+    timeouts: ModelTimeouts = ModelTimeouts()
+    limits: ModelLimits = ModelLimits()
+    profile: EndpointProfile = EndpointProfile()
+    model_profiles: Mapping[str, EndpointProfile] = field(default_factory=dict)
+    type: Literal["openai_compatible"] = "openai_compatible"
+
+    def profile_of(self, model: str) -> EndpointProfile:
+        """The model's own profile, else the endpoint's."""
+        return self.model_profiles.get(model, self.profile)
+
+
+class CassetteMode(StrEnum):
+    """`replay` never calls the recorded provider; `record` always does and writes; `auto` records what is missing."""
+
+    REPLAY = "replay"
+    RECORD = "record"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProvider:
+    """Answers from a cassette file; `source` names the configured provider that is recorded."""
+
+    name: str
+    cassette: str
+    source: str | None = None
+    mode: CassetteMode = CassetteMode.REPLAY
+    default_model: str | None = None
+    type: Literal["recorded"] = "recorded"
+
+
+ProviderConfig = ScriptedProvider | OpenAICompatibleProvider | RecordedProvider

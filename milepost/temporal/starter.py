@@ -1,0 +1,93 @@
+"""The workflow starter port on a Temporal client."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from milepost.contracts.activities import TurnInput
+from milepost.contracts.naming import SESSION_TURN_WORKFLOW, TURNS_QUEUE, queue_name
+from milepost.domain.errors import TemporalUnavailable
+from milepost.ports.workflows import TurnStart, WorkflowState
+from milepost.temporal.client import unavailable
+
+RPC_TIMEOUT = timedelta(seconds=10)
+TASK_TIMEOUT = timedelta(seconds=10)
+
+_STATES = {
+    WorkflowExecutionStatus.RUNNING: WorkflowState.RUNNING,
+    WorkflowExecutionStatus.COMPLETED: WorkflowState.COMPLETED,
+    WorkflowExecutionStatus.FAILED: WorkflowState.FAILED,
+    WorkflowExecutionStatus.CANCELED: WorkflowState.CANCELED,
+    WorkflowExecutionStatus.TERMINATED: WorkflowState.TERMINATED,
+    WorkflowExecutionStatus.TIMED_OUT: WorkflowState.TIMED_OUT,
+    # The latest run of an id continues elsewhere only for a moment; nobody may end the turn in it.
+    WorkflowExecutionStatus.CONTINUED_AS_NEW: WorkflowState.RUNNING,
+}
+
+
+class TemporalStarter:
+    """Starts, cancels and describes turn workflows of one instance."""
+
+    def __init__(self, client: Client, instance_id: str) -> None:
+        self._client = client
+        self._instance_id = instance_id
+        self._queue = queue_name(instance_id, TURNS_QUEUE)
+
+    async def start_turn(self, start: TurnStart) -> None:
+        """See `ports.workflows.WorkflowStarter`."""
+        try:
+            await self._client.start_workflow(
+                SESSION_TURN_WORKFLOW,
+                TurnInput(start.turn_id, start.session_id, self._instance_id),
+                id=start.workflow_id,
+                task_queue=self._queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                task_timeout=TASK_TIMEOUT,
+                memo={"session": start.session_id, "title": start.title, "agent": start.agent},
+                static_summary=f"Turn of {start.title}",
+                rpc_timeout=RPC_TIMEOUT,
+                request_eager_start=True,
+            )
+        except WorkflowAlreadyStartedError:
+            return
+        except RPCError as error:
+            raise self._unavailable() from error
+
+    async def cancel(self, workflow_id: str) -> None:
+        """See `ports.workflows.WorkflowStarter`."""
+        try:
+            await self._client.get_workflow_handle(workflow_id).cancel(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise self._unavailable() from error
+
+    async def state(self, workflow_id: str) -> WorkflowState:
+        """See `ports.workflows.WorkflowStarter`."""
+        try:
+            description = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return WorkflowState.NOT_FOUND
+            raise self._unavailable() from error
+        if description.status is None:
+            raise self._unavailable()
+        # An unknown status belongs to a newer server: whatever it is, nobody knows that the workflow has ended.
+        return _STATES.get(description.status, WorkflowState.RUNNING)
+
+    async def check(self) -> None:
+        """See `ports.workflows.WorkflowStarter`."""
+        try:
+            healthy = await self._client.service_client.check_health(timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            raise self._unavailable() from error
+        if not healthy:
+            raise self._unavailable()
+
+    def _unavailable(self) -> TemporalUnavailable:
+        return unavailable(self._client.service_client.config.target_host)

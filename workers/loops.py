@@ -1,0 +1,102 @@
+"""The leased loops of a worker process: dispatch, reconcile, heartbeat. They work when Temporal does not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from milepost.domain.errors import MilepostError
+from milepost.observability.logging import get_logger
+from milepost.ports.ledger import Ledger, WorkerBeat
+from milepost.ports.notifier import OUTBOX_TOPIC, Notifier
+from milepost.ports.system import Clock
+from milepost.services.dispatch import Dispatcher
+from milepost.services.reconcile import Reconciler
+
+DISPATCH_POLL_SECONDS = 1.0
+RECONCILE_SECONDS = 30.0
+BEAT_SECONDS = 10.0
+BACKOFF_MAX_SECONDS = 15.0
+
+_log = get_logger(__name__)
+
+
+class Loops:
+    """Starts and stops the loops of one process."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        notifier: Notifier,
+        clock: Clock,
+        dispatcher: Dispatcher,
+        reconciler: Reconciler,
+        beat: Callable[[int], WorkerBeat],
+        reconcile_seconds: float = RECONCILE_SECONDS,
+    ) -> None:
+        self._ledger = ledger
+        self._notifier = notifier
+        self._clock = clock
+        self._dispatcher = dispatcher
+        self._reconciler = reconciler
+        self._beat = beat
+        self._reconcile_seconds = reconcile_seconds
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Announce this worker, then run the loops in the background. Raises StorageUnavailable."""
+        await self._send_beat()
+        self._tasks = [
+            asyncio.create_task(self._dispatch(), name="dispatch"),
+            asyncio.create_task(self._repeat(self._reconcile_seconds, self._reconciler.run_once), name="reconcile"),
+            asyncio.create_task(self._repeat(BEAT_SECONDS, self._send_beat), name="beat"),
+        ]
+
+    async def stop(self) -> None:
+        """End the loops and say goodbye, so that nobody waits for this worker."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        worker = self._beat(self._clock.now()).worker
+        try:
+            await self._reconciler.release()
+            await self._ledger.write(lambda tx: tx.workers.gone(worker))
+        except MilepostError as error:
+            _log.warning("loops.goodbye_failed", error=error.code)
+
+    async def _send_beat(self) -> None:
+        beat = self._beat(self._clock.now())
+        await self._ledger.write(lambda tx: tx.workers.beat(beat))
+
+    async def _dispatch(self) -> None:
+        subscription = self._notifier.subscribe(OUTBOX_TOPIC)
+        try:
+            failures = 0
+            while True:
+                failures = await _attempt("dispatch", self._dispatcher.run_once, failures)
+                await subscription.wait(DISPATCH_POLL_SECONDS)
+        finally:
+            subscription.close()
+
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+        failures = 0
+        while True:
+            failures = await _attempt(getattr(work, "__qualname__", "loop"), work, failures)
+            await asyncio.sleep(seconds)
+
+
+async def _attempt(name: str, work: Callable[[], Awaitable[object]], failures: int) -> int:
+    """One pass; a failure is logged and answered with a growing, jittered pause. Returns the failures in a row."""
+    try:
+        await work()
+    except MilepostError as error:
+        _log.warning("loop.failed", loop=name, error=error.code, detail=error.message)
+    except Exception:
+        # A loop that dies silently would leave turns undelivered for ever; it goes on and says what happened.
+        _log.exception("loop.crashed", loop=name)
+    else:
+        return 0
+    pause = min(0.5 * 2 ** min(failures, 10), BACKOFF_MAX_SECONDS)
+    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+    return failures + 1

@@ -1,0 +1,142 @@
+"""Everything a worker process runs, built from the parts that bootstrap provides."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client
+
+from activities.conversation import Conversations
+from activities.models import ModelActivities
+from activities.tools import ToolActivities, plan_call
+from activities.turns import ToolDefinitions, TurnActivities
+from milepost.contracts.naming import MODELS_QUEUE, TURNS_QUEUE, queue_name, sandbox_queue
+from milepost.domain.agents import AgentConfig
+from milepost.domain.sessions import Session
+from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
+from milepost.ports.models import ModelGateway
+from milepost.ports.notifier import Notifier
+from milepost.ports.system import Clock
+from milepost.ports.workflows import WorkflowStarter
+from milepost.services.contents import Contents
+from milepost.services.dispatch import Dispatcher
+from milepost.services.effects import EffectJournal
+from milepost.services.reconcile import Reconciler
+from milepost.services.stops import StopWatch
+from milepost.services.workbench import Workbench
+from workers.loops import RECONCILE_SECONDS, Loops
+from workers.runtime import QueuePlan, WorkerRuntime, WorkerSettings
+
+LIVE_WORKER_US = 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionParts:
+    """What the execution side needs of the rest. `worker` names the process, `host` the machine of its containers."""
+
+    ledger: Ledger
+    notifier: Notifier
+    clock: Clock
+    contents: Contents
+    agents: Mapping[str, AgentConfig]
+    gateway: ModelGateway
+    workbench: Workbench
+    tools: ToolDefinitions
+    worker: str
+    host: str
+
+
+def embedded_queues() -> QueuePlan:
+    """One queue for everything: one process serves it all, and fewer polls make a step faster."""
+    return QueuePlan(TURNS_QUEUE, TURNS_QUEUE, TURNS_QUEUE, frozenset({TURNS_QUEUE}))
+
+
+def split_queues(host: str, serve: Sequence[str] = ()) -> QueuePlan:
+    """One queue per kind of work. `serve` names kinds (`turns`, `models`, `sandbox`); none means all."""
+    names = {"turns": TURNS_QUEUE, "models": MODELS_QUEUE, "sandbox": sandbox_queue(host)}
+    chosen = frozenset(names[kind] for kind in (serve or names))
+    return QueuePlan(names["turns"], names["models"], names["sandbox"], chosen)
+
+
+def host_name() -> str:
+    """The name this machine's sandbox queue carries."""
+    return socket.gethostname() or "localhost"
+
+
+class WorkerProcess:
+    """Temporal workers and leased loops of one process."""
+
+    def __init__(
+        self,
+        parts: ExecutionParts,
+        client: Client,
+        starter: WorkflowStarter,
+        queues: QueuePlan,
+        settings: WorkerSettings | None = None,
+        reconcile_seconds: float = RECONCILE_SECONDS,
+    ) -> None:
+        self._parts = parts
+        self._queues = queues
+        self._runtime = WorkerRuntime(
+            client, parts.ledger.instance_id, queues, self._activities, settings or WorkerSettings()
+        )
+        self._loops = Loops(
+            parts.ledger,
+            parts.notifier,
+            parts.clock,
+            Dispatcher(parts.ledger, starter, parts.clock, parts.worker),
+            Reconciler(parts.ledger, starter, parts.clock, parts.worker),
+            self._beat,
+            reconcile_seconds,
+        )
+
+    async def start(self) -> None:
+        """Serve. Raises StorageUnavailable."""
+        await self._runtime.start()
+        await self._loops.start()
+
+    async def stop(self) -> None:
+        """Stop in order: no new dispatches, then the workers."""
+        await self._loops.stop()
+        await self._runtime.stop()
+
+    def _beat(self, at: int) -> WorkerBeat:
+        return WorkerBeat(self._parts.worker, self._parts.host, tuple(sorted(self._queues.serve)), at)
+
+    def _activities(self, queue: str) -> list[Callable[..., Any]]:
+        parts = self._parts
+        conversations = Conversations(parts.ledger, parts.contents)
+        journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
+        stops = StopWatch(parts.ledger, parts.notifier)
+        turns = TurnActivities(
+            parts.ledger, parts.clock, parts.agents, parts.tools, parts.workbench, self._choose_queues
+        )
+        models = ModelActivities(
+            parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call
+        )
+        tools = ToolActivities(parts.contents, conversations, journal, parts.workbench, stops)
+        served: list[Callable[..., Any]] = []
+        if queue == self._queues.turns:
+            served += [turns.prepare_turn, turns.finish_turn]
+        if queue == self._queues.models:
+            served.append(models.call_model)
+        if queue == self._queues.sandbox:
+            served.append(tools.run_tool)
+        return served
+
+    def _choose_queues(self, tx: LedgerTx, session: Session) -> tuple[str, str]:
+        models = self._queue(self._queues.models)
+        if self._queues.sandbox in self._queues.serve:
+            return models, self._queue(self._queues.sandbox)
+        # This process has no containers: a live host that has them takes the Session.
+        since = self._parts.clock.now() - LIVE_WORKER_US
+        hosts = sorted(
+            queue for beat in tx.workers.live(since) for queue in beat.queues if queue.startswith("sandbox.")
+        )
+        return models, self._queue(hosts[0] if hosts else self._queues.sandbox)
+
+    def _queue(self, name: str) -> str:
+        return queue_name(self._parts.ledger.instance_id, name)

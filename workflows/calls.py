@@ -1,0 +1,60 @@
+"""Calling activities by their contracts."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from milepost.contracts.activities import ActivityContract, RetryRule
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+async def call(
+    contract: ActivityContract[P, R],
+    params: P,
+    *,
+    queue: str | None = None,
+    summary: str | None = None,
+) -> R:
+    """Run an activity by its contract; local ones inside the workflow task.
+
+    A remote one is awaited until it has really ended, also when cancelled, so that nothing of a turn is still at work
+    when the turn is finished.
+    """
+    if contract.local:
+        local: R = await workflow.execute_local_activity(
+            contract.name,
+            params,
+            result_type=contract.result,
+            start_to_close_timeout=contract.start_to_close,
+            retry_policy=_retry(contract.retry),
+            summary=summary,
+        )
+        return local
+    remote: R = await workflow.execute_activity(
+        contract.name,
+        params,
+        result_type=contract.result,
+        task_queue=queue,
+        start_to_close_timeout=contract.start_to_close,
+        schedule_to_start_timeout=contract.schedule_to_start,
+        heartbeat_timeout=contract.heartbeat,
+        retry_policy=_retry(contract.retry),
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=summary,
+    )
+    return remote
+
+
+def _retry(rule: RetryRule) -> RetryPolicy:
+    return RetryPolicy(
+        initial_interval=rule.initial,
+        maximum_interval=rule.maximum,
+        backoff_coefficient=rule.backoff,
+        maximum_attempts=rule.maximum_attempts,
+    )

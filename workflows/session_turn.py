@@ -1,0 +1,186 @@
+"""The workflow of one Session turn. Orchestration only: ids, digests and counts; all data lies in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
+
+from workflows.calls import call
+
+with workflow.unsafe.imports_passed_through():
+    from milepost.contracts.activities import (
+        CALL_MODEL,
+        FINISH_TURN,
+        MAX_BOUNDARY_TEXT,
+        PREPARE_TURN,
+        RUN_TOOL,
+        AgentPlan,
+        CallModelParams,
+        CallModelResult,
+        FinishParams,
+        LoopState,
+        ModelOutcome,
+        PlannedCall,
+        PrepareParams,
+        PrepareResult,
+        RunToolParams,
+        RunToolResult,
+        TurnInput,
+        TurnResult,
+    )
+    from milepost.contracts.naming import SESSION_TURN_WORKFLOW
+    from milepost.domain.errors import Fenced, MilepostError, TurnClaimed, TurnNotRunning
+    from milepost.domain.turns import TurnState
+    from milepost.engine.turn import CallShape, batches
+
+_NOT_OURS = frozenset({TurnClaimed.code, TurnNotRunning.code, Fenced.code})
+"""Errors that say that this run has no business with the turn any more: it ends without touching it."""
+
+
+class _Ended(Exception):
+    def __init__(self, state: TurnState, code: str | None = None, reason: str | None = None) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.code = code
+        self.reason = reason
+
+
+@workflow.defn(name=SESSION_TURN_WORKFLOW, failure_exception_types=[MilepostError])
+class SessionTurnWorkflow:
+    """Prepare, run each agent's loop, finish. Whatever happens in between ends in one `finish_turn`."""
+
+    @workflow.init
+    def __init__(self, turn: TurnInput) -> None:
+        self._turn = turn
+        self._claim = turn.claim or workflow.info().run_id
+        self._loop = turn.resume or LoopState()
+
+    @workflow.run
+    async def run(self, turn: TurnInput) -> TurnResult:
+        try:
+            await self._work()
+            ended = _Ended(TurnState.COMPLETED)
+        except _Ended as end:
+            ended = end
+        except asyncio.CancelledError:
+            ended = _Ended(TurnState.STOPPED)
+        except ActivityError as error:
+            ended = _ending_of(error)
+        return await self._finish(ended)
+
+    async def _work(self) -> None:
+        prepared = self._turn.prepared
+        if prepared is None:
+            params = PrepareParams(self._turn.turn_id, self._turn.session_id, self._claim)
+            prepared = await call(PREPARE_TURN, params, summary="claim the turn")
+        if prepared.failure is not None:
+            raise _Ended(TurnState.FAILED, prepared.failure_code, prepared.failure)
+        for index, plan in enumerate(prepared.agents):
+            if index < self._loop.agent_index:
+                continue
+            await self._run_agent(plan, prepared)
+            self._loop = LoopState(agent_index=index + 1, total_rounds=self._loop.total_rounds)
+
+    async def _run_agent(self, plan: AgentPlan, prepared: PrepareResult) -> None:
+        while self._loop.rounds_done < plan.max_rounds:
+            answer = await self._call_model(plan.agent, self._loop.rounds_done + 1, prepared.models_queue)
+            results = await self._run_tools(plan.agent, answer, prepared.sandbox_queue)
+            self._loop = replace(
+                self._loop, rounds_done=self._loop.rounds_done + 1, total_rounds=self._loop.total_rounds + 1
+            )
+            if not answer.calls:
+                return
+            shapes = [_shape(planned) for planned in answer.calls]
+            reason = self._loop.guard.check(answer.text_digest, shapes, [result.result_digest for result in results])
+            if reason is not None:
+                raise _Ended(TurnState.FAILED, "loop_guard", reason)
+            if workflow.info().is_continue_as_new_suggested():
+                workflow.continue_as_new(replace(self._turn, claim=self._claim, prepared=prepared, resume=self._loop))
+        reason = f"Agent '{plan.agent}' reached its limit of {plan.max_rounds} rounds without finishing."
+        raise _Ended(TurnState.FAILED, "round_limit", reason)
+
+    async def _call_model(self, agent: str, round_: int, queue: str) -> CallModelResult:
+        params = CallModelParams(self._turn.turn_id, self._turn.session_id, self._claim, agent, round_)
+        answer = await call(CALL_MODEL, params, queue=queue, summary=f"{agent}: model call {round_}")
+        if answer.outcome == ModelOutcome.STOPPED:
+            raise _Ended(TurnState.STOPPED)
+        if answer.outcome == ModelOutcome.FAILED:
+            raise _Ended(TurnState.FAILED, answer.error_code, answer.error)
+        return answer
+
+    async def _run_tools(self, agent: str, answer: CallModelResult, queue: str) -> list[RunToolResult]:
+        by_index = {planned.index: planned for planned in answer.calls}
+        results: dict[int, RunToolResult] = {}
+        for batch in batches([_shape(planned) for planned in answer.calls]):
+            calls = [self._run_tool(agent, answer, by_index[shape.index], queue) for shape in batch]
+            # Siblings of a failed call are awaited too: nothing may be at work when the turn is finished.
+            done = await asyncio.gather(*calls, return_exceptions=True)
+            for shape, result in zip(batch, done, strict=True):
+                if isinstance(result, BaseException):
+                    raise result
+                results[shape.index] = result
+            if any(result.stopped for result in results.values()):
+                raise _Ended(TurnState.STOPPED)
+        return [results[planned.index] for planned in answer.calls]
+
+    async def _run_tool(self, agent: str, answer: CallModelResult, planned: PlannedCall, queue: str) -> RunToolResult:
+        params = RunToolParams(
+            turn_id=self._turn.turn_id,
+            session_id=self._turn.session_id,
+            claim=self._claim,
+            agent=agent,
+            round=self._loop.rounds_done + 1,
+            index=planned.index,
+            call_id=planned.call_id,
+            tool=planned.tool,
+            model_effect_id=answer.effect_id,
+        )
+        return await call(RUN_TOOL, params, queue=queue, summary=f"{agent}: {planned.tool}"[:200])
+
+    async def _finish(self, ended: _Ended) -> TurnResult:
+        if ended.code in _NOT_OURS:
+            raise ApplicationError(ended.reason or "The turn is not this run's.", type=ended.code, non_retryable=True)
+        params = FinishParams(
+            turn_id=self._turn.turn_id,
+            session_id=self._turn.session_id,
+            claim=self._claim,
+            state=ended.state,
+            rounds=self._loop.total_rounds,
+            reason_code=ended.code,
+            reason=None if ended.reason is None else ended.reason[:MAX_BOUNDARY_TEXT],
+        )
+        finishing = asyncio.ensure_future(call(FINISH_TURN, params, summary=f"record the end: {ended.state}"))
+        while True:
+            try:
+                result = await asyncio.shield(finishing)
+                break
+            except asyncio.CancelledError:
+                # A cancellation that comes now is too late to change the end, and must not lose it.
+                if finishing.done():
+                    raise
+            except ActivityError as error:
+                end = _ending_of(error)
+                raise ApplicationError(end.reason or "", type=end.code, non_retryable=True) from error
+        return TurnResult(self._turn.turn_id, result.state, self._loop.total_rounds, ended.reason)
+
+
+def _shape(planned: PlannedCall) -> CallShape:
+    return CallShape(
+        planned.index, planned.call_id, planned.tool, planned.parallel, planned.input_digest, planned.malformed
+    )
+
+
+def _ending_of(error: ActivityError) -> _Ended:
+    if is_cancelled_exception(error):
+        return _Ended(TurnState.STOPPED)
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return _Ended(TurnState.FAILED, cause.type or "internal", cause.message)
+    if isinstance(cause, TimeoutError):
+        return _Ended(
+            TurnState.FAILED, "worker_lost", f"Step {error.activity_type} got no answer from a worker: {cause.message}."
+        )
+    return _Ended(TurnState.FAILED, "internal", str(cause or error))
