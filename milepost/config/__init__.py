@@ -1,0 +1,1 @@
+"""Configuration: `milepost.yaml`, environment and defaults as checked values. Nothing else reads the environment."""

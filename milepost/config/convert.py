@@ -1,0 +1,154 @@
+"""From the configuration's sections to the domain's values, with the checks that need more than one section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from milepost.config.document import Path_
+from milepost.config.models import DEFAULT_AGENT, SCRIPTED, AgentSection, Settings
+from milepost.config.problems import nearest
+from milepost.config.providers import (
+    DEMO_MODEL,
+    OpenAICompatibleSection,
+    ProfileSection,
+    ProviderSection,
+    RecordedSection,
+    ScriptedSection,
+)
+from milepost.config.references import is_reference
+from milepost.domain.agents import AgentConfig
+from milepost.domain.errors import ConfigInvalid
+from milepost.domain.messages import Sampling
+from milepost.domain.providers import (
+    EndpointProfile,
+    ModelTimeouts,
+    OpenAICompatibleProvider,
+    ProviderConfig,
+    RecordedProvider,
+    ScriptedProvider,
+)
+
+MAX_SCRIPT_BYTES = 4 * 1024 * 1024
+
+Fault = tuple[Path_, str, str | None]
+"""Path of the key, what is wrong, what to do."""
+
+
+def check(settings: Settings) -> Iterator[Fault]:
+    """Faults that no section can see alone."""
+    providers = {SCRIPTED, *settings.providers}
+    for name, agent in settings.agents.items():
+        if agent.provider not in providers:
+            message = f"names a provider '{agent.provider}' that is not configured."
+            yield ("agents", name, "provider"), message, nearest(agent.provider, sorted(providers))
+        elif agent.model is None and _default_model(settings, agent.provider) is None:
+            message = f"has no model, and the provider '{agent.provider}' has no default one."
+            yield ("agents", name), message, f"Set agents.{name}.model or providers.{agent.provider}.model."
+    for name, provider in settings.providers.items():
+        if isinstance(provider, RecordedSection) and provider.source is not None and provider.source not in providers:
+            message = f"names a provider '{provider.source}' that is not configured."
+            yield ("providers", name, "source"), message, nearest(provider.source, sorted(providers))
+    yield from _check_default_agent(settings)
+    if settings.temporal.api_key is not None and not settings.temporal.address:
+        yield ("temporal", "api_key"), "is of no use without 'temporal.address'.", "Set temporal.address, or remove it."
+
+
+def _check_default_agent(settings: Settings) -> Iterator[Fault]:
+    agents = list(settings.agents) or [DEFAULT_AGENT]
+    if settings.default_agent is not None:
+        if settings.default_agent not in agents:
+            message = f"names an agent '{settings.default_agent}' that is not configured."
+            yield ("default_agent",), message, nearest(settings.default_agent, agents)
+    elif len(agents) > 1 and DEFAULT_AGENT not in agents:
+        yield (
+            ("agents",),
+            "has several agents and none is the default.",
+            f"Set default_agent: one of {', '.join(agents)}.",
+        )
+
+
+def _default_model(settings: Settings, provider: str) -> str | None:
+    section = settings.providers.get(provider)
+    return DEMO_MODEL if section is None and provider == SCRIPTED else section.model if section else None
+
+
+def default_agent(settings: Settings) -> str:
+    """Agent of Sessions that name none."""
+    if settings.default_agent is not None:
+        return settings.default_agent
+    agents = list(settings.agents)
+    return agents[0] if len(agents) == 1 else DEFAULT_AGENT
+
+
+def agents(settings: Settings) -> dict[str, AgentConfig]:
+    """All agents; without any there is `default` on the scripted provider."""
+    sections = settings.agents or {DEFAULT_AGENT: AgentSection()}
+    return {name: _agent(settings, name, section) for name, section in sections.items()}
+
+
+def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
+    sampling = section.sampling
+    return AgentConfig(
+        agent_id=name,
+        provider=section.provider,
+        model=section.model or _default_model(settings, section.provider) or "",
+        system_prompt=section.system_prompt,
+        tools=tuple(section.tools),
+        sampling=Sampling(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            reasoning_effort=sampling.reasoning_effort,
+            stop=sampling.stop,
+        ),
+        max_rounds=section.max_rounds,
+    )
+
+
+def providers(settings: Settings, base: Path) -> dict[str, ProviderConfig]:
+    """All providers, 'scripted' always among them. Relative paths count from `base`."""
+    result: dict[str, ProviderConfig] = {SCRIPTED: ScriptedProvider(SCRIPTED, DEMO_MODEL)}
+    for name, section in settings.providers.items():
+        result[name] = _provider(name, section, base)
+    return result
+
+
+def _provider(name: str, section: ProviderSection, base: Path) -> ProviderConfig:
+    match section:
+        case OpenAICompatibleSection():
+            return OpenAICompatibleProvider(
+                name=name,
+                base_url=section.base_url,
+                default_model=section.model,
+                api_key=section.api_key,
+                headers={key: text for key, text in section.headers.items() if not is_reference(text)},
+                secret_headers={key: text for key, text in section.headers.items() if is_reference(text)},
+                timeouts=ModelTimeouts(**section.timeouts.model_dump()),
+                profile=_profile(section.profile),
+                model_profiles={model: _profile(profile) for model, profile in section.model_profiles.items()},
+            )
+        case ScriptedSection():
+            script = None if section.script is None else _script(base / section.script.expanduser())
+            return ScriptedProvider(name, section.model, script)
+        case RecordedSection():
+            cassette = str(base / section.cassette.expanduser())
+            return RecordedProvider(name, cassette, section.source, section.mode, section.model)
+
+
+def _profile(section: ProfileSection) -> EndpointProfile:
+    values = {name: getattr(section, name) for name in ProfileSection.model_fields}
+    return EndpointProfile(**values)
+
+
+def _script(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SCRIPT_BYTES + 1)
+        if len(raw) > MAX_SCRIPT_BYTES:
+            raise ConfigInvalid(f"The script {path} is over {MAX_SCRIPT_BYTES} bytes.")
+        return raw.decode("utf-8")
+    except OSError as error:
+        raise ConfigInvalid(f"The script {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(f"The script {path} is not UTF-8.") from error

@@ -1,0 +1,163 @@
+"""The typed configuration: one frozen model per section of `milepost.yaml`.
+
+Durations are seconds. See docs/configuration.md for the meaning in prose and an example.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, StringConstraints
+
+from milepost.config.providers import ProviderSection
+from milepost.config.references import SecretReference, is_reference
+from milepost.config.sections import Count, HttpUrl, Name, Number, Port, Section
+from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
+
+DEFAULT_AGENT = "default"
+SCRIPTED = "scripted"
+MIB = 1024**2
+
+ToolName = Literal["read_file", "write_file", "edit_file", "list_dir", "grep", "glob", "bash"]
+
+
+def _database_url(value: str) -> str:
+    if is_reference(value):
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in ("sqlite", "postgresql"):
+        raise ValueError("write sqlite:///PATH or postgresql://USER@HOST:PORT/NAME.")
+    if parts.password:
+        raise ValueError(
+            "a password may not stand in the configuration. Leave it out here and name it under "
+            "'database.password' as env:NAME or file:PATH."
+        )
+    return value
+
+
+class DatabaseSection(Section):
+    url: Annotated[str, AfterValidator(_database_url)] | None = None
+    """sqlite:///PATH or postgresql://USER@HOST:PORT/NAME, or a reference to such an address. Default: a SQLite
+    file in the data root."""
+    password: SecretReference | None = None
+    """Password of the PostgreSQL user."""
+
+
+class TlsSection(Section):
+    server_name: str | None = None
+    """Name the server's certificate is checked against, where it differs from the address."""
+    ca_file: Path | None = None
+    """Certificate authorities to trust instead of the system's."""
+    cert_file: Path | None = None
+    """Client certificate (mTLS)."""
+    key: SecretReference | None = None
+    """Client key in PEM form (mTLS)."""
+
+
+def _tls(value: Any) -> Any:
+    return ({} if value else None) if isinstance(value, bool) else value
+
+
+Tls = Annotated[TlsSection | None, BeforeValidator(_tls, json_schema_input_type=bool | TlsSection)]
+
+
+class TemporalSection(Section):
+    address: str = ""
+    """HOST:PORT of a Temporal cluster. Empty: Milepost starts its own development server."""
+    namespace: Annotated[str, StringConstraints(min_length=1, max_length=1000)] = "default"
+    tls: Tls = None
+    """true, or what differs from the system's defaults."""
+    api_key: SecretReference | None = None
+    ui_url: HttpUrl | None = None
+    """Where a person opens the Temporal UI; used for links only."""
+    port: Port = 7233
+    """Port of the embedded server; another free one is taken when it is in use. 0: any free one."""
+    ui_port: Port = 8233
+    """Port of the embedded server's UI; another free one is taken when it is in use. 0: any free one."""
+
+
+class ApiSection(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8080
+    hosts: tuple[str, ...] = ()
+    """Further names the API may be called by (Host header)."""
+    origins: tuple[HttpUrl, ...] = ()
+    """Further origins a browser may call from (Origin header)."""
+
+
+class SamplingSection(Section):
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    max_tokens: Annotated[Count, Field(gt=0)] | None = None
+    reasoning_effort: str | None = None
+    stop: tuple[str, ...] = ()
+
+
+class AgentSection(Section):
+    provider: str = SCRIPTED
+    model: str | None = None
+    """Default: the model of the provider."""
+    system_prompt: Annotated[str, StringConstraints(max_length=100_000)] = DEFAULT_SYSTEM_PROMPT
+    tools: tuple[ToolName, ...] = get_args(ToolName)
+    sampling: SamplingSection = SamplingSection()
+    max_rounds: Annotated[Count, Field(ge=1, le=1000)] = DEFAULT_MAX_ROUNDS
+    """Model calls of one turn, at most."""
+
+
+class LimitsSection(Section):
+    memory: Annotated[ByteSize, Field(ge=16 * MIB)] = ByteSize(2 * 1024 * MIB)
+    """Bytes, or with a unit: 512MiB, 2GiB."""
+    cpus: Annotated[Number, Field(gt=0, le=1024)] = 2.0
+    pids: Annotated[Count, Field(ge=8, le=1_000_000)] = 512
+
+
+class SandboxSection(Section):
+    backend: Literal["podman", "none"] = "podman"
+    """none: Sessions have no tools."""
+    socket: Path | None = None
+    """Podman's API socket; by default it is found, or a service is started."""
+    image: str | None = None
+    """Default image; by default the local one that `milepost sandbox build-image` makes."""
+    network: Literal["none", "bridge"] = "none"
+    limits: LimitsSection = LimitsSection()
+    environment: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
+    """Names of this machine's environment variables that commands in the sandbox may see."""
+
+
+class WorkerSection(Section):
+    queues: tuple[Literal["turns", "models", "sandbox"], ...] = ("turns", "models", "sandbox")
+    """Task queues that `milepost worker` serves."""
+    turns: Annotated[Count, Field(ge=1, le=1000)] = 64
+    """Workflow tasks at the same time."""
+    models: Annotated[Count, Field(ge=1, le=1000)] = 32
+    """Model calls at the same time."""
+    sandbox: Annotated[Count, Field(ge=1, le=1000)] = 16
+    """Tool calls at the same time."""
+
+
+class LoggingSection(Section):
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(Section):
+    """The whole of `milepost.yaml`."""
+
+    data_root: Path | None = None
+    """Folder of the database, blobs, socket and token. Default: the platform's data folder of the user.
+    The environment variable MILEPOST_HOME wins over it."""
+    database: DatabaseSection = DatabaseSection()
+    temporal: TemporalSection = TemporalSection()
+    api: ApiSection = ApiSection()
+    providers: dict[Name, ProviderSection] = Field(default_factory=dict)
+    """Model providers by name. 'scripted' is always there."""
+    agents: dict[Name, AgentSection] = Field(default_factory=dict)
+    """Agents by id. Without any there is one, 'default', on the scripted provider."""
+    default_agent: str | None = None
+    """Agent of Sessions that name none. Needed with more than one agent unless one is called 'default'."""
+    sandbox: SandboxSection = SandboxSection()
+    worker: WorkerSection = WorkerSection()
+    logging: LoggingSection = LoggingSection()

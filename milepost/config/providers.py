@@ -1,0 +1,91 @@
+"""The `providers` section."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from milepost.config.references import Headers, SecretReference
+from milepost.config.sections import HttpUrl, Seconds, Section
+from milepost.domain.providers import CassetteMode, SystemRole, ThinkingReturn
+
+DEMO_MODEL = "demo"
+
+
+class TimeoutsSection(Section):
+    """Seconds."""
+
+    connect: Seconds = 10
+    """To reach the provider."""
+    first_event: Seconds = 300
+    """From the start of the call to the first piece of the answer."""
+    idle: Seconds = 120
+    """Between two pieces of the answer."""
+    total: Seconds = 1500
+    """Of the whole call."""
+
+
+class ProfileSection(Section):
+    """What an endpoint can and cannot do; never guessed from a model's name."""
+
+    system_role: SystemRole = SystemRole.SYSTEM
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    unsupported: frozenset[Literal["temperature", "top_p", "max_tokens", "reasoning_effort", "stop"]] = frozenset()
+    """Sampling settings the endpoint refuses; they are left out, which is recorded."""
+    supports_tools: bool = True
+    stream_usage: bool = True
+    """false for servers that refuse `stream_options.include_usage`; usage is then unknown."""
+    thinking_field: str | None = None
+    """Field of the stream that carries reasoning, where it is neither `reasoning` nor `reasoning_content`."""
+    thinking_tags: tuple[str, str] | None = ("<think>", "</think>")
+    """Tags around reasoning inside the text; null takes the text as it is."""
+    thinking_return: ThinkingReturn = ThinkingReturn.AUTO
+    """How reasoning of earlier answers goes back to the model."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further top-level fields of each request."""
+
+
+class OpenAICompatibleSection(Section):
+    """Any endpoint that speaks OpenAI's chat completions."""
+
+    type: Literal["openai_compatible"]
+    base_url: HttpUrl
+    """Address of the API, up to and including /v1."""
+    model: str | None = None
+    """Model of agents that name none."""
+    api_key: SecretReference | None = None
+    """Without it no key is sent."""
+    headers: Headers = Field(default_factory=dict)
+    """Further headers of each request; values may be references."""
+    timeouts: TimeoutsSection = TimeoutsSection()
+    profile: ProfileSection = ProfileSection()
+    model_profiles: dict[str, ProfileSection] = Field(default_factory=dict)
+    """Profiles of single models, used instead of `profile`."""
+
+
+class ScriptedSection(Section):
+    """Answers from a script; no network. Without a script: the built-in demonstration."""
+
+    type: Literal["scripted"]
+    script: Path | None = None
+    """Script used for turns that bring none."""
+    model: str = DEMO_MODEL
+    """Model of agents that name none."""
+
+
+class RecordedSection(Section):
+    """Answers from a cassette file."""
+
+    type: Literal["recorded"]
+    cassette: Path
+    source: str | None = None
+    """Name of the provider that is recorded."""
+    mode: CassetteMode = CassetteMode.REPLAY
+    """replay never calls the source, record always does, auto records what is missing."""
+    model: str | None = None
+    """Model of agents that name none."""
+
+
+ProviderSection = Annotated[OpenAICompatibleSection | ScriptedSection | RecordedSection, Field(discriminator="type")]
