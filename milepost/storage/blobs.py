@@ -1,0 +1,117 @@
+"""Blobs as files, addressed by content."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+
+from milepost.domain.content import BlobRef
+from milepost.domain.errors import BlobNotFound, StorageUnavailable
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class FileBlobStore:
+    """`ports.blobs.BlobStore` under `root`: files of mode 0600 at `{first two digits}/{digest}`, folders 0700.
+
+    A blob appears under its name only when its bytes are on disk (temporary file, fsync, rename, fsync of the folder).
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def put(self, data: bytes, media_type: str) -> BlobRef:
+        return await asyncio.to_thread(self._put, data, media_type)
+
+    async def get(self, ref: BlobRef) -> bytes:
+        return await asyncio.to_thread(self._get, ref)
+
+    async def exists(self, ref: BlobRef) -> bool:
+        return await asyncio.to_thread(self._exists, ref)
+
+    def _path(self, digest: str) -> Path:
+        if not _DIGEST.fullmatch(digest):
+            raise BlobNotFound(f"'{digest[:80]}' is not a SHA-256 digest.")
+        return self._root / digest[:2] / digest
+
+    def _put(self, data: bytes, media_type: str) -> BlobRef:
+        ref = BlobRef(hashlib.sha256(data).hexdigest(), len(data), media_type)
+        path = self._path(ref.digest)
+        try:
+            # A damaged file is replaced; a whole one may be another writer's that is not yet durable in its folder.
+            if not _holds(path, data):
+                _make_folder(path.parent)
+                _write(path, data)
+            _sync(path.parent)
+        except OSError as error:
+            raise StorageUnavailable(
+                f"A blob of {len(data)} bytes cannot be stored under {self._root}: {error.strerror or error}.",
+                fix="Check that the folder belongs to this user and that the disk has space, then repeat.",
+            ) from error
+        return ref
+
+    def _get(self, ref: BlobRef) -> bytes:
+        path = self._path(ref.digest)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise BlobNotFound(
+                f"The blob {ref.digest} ({ref.size} bytes) is missing.", fix="Restore it from a backup."
+            ) from None
+        except OSError as error:
+            raise StorageUnavailable(
+                f"The blob {path} cannot be read: {error.strerror or error}.", fix="Check the disk and the permissions."
+            ) from error
+        if hashlib.sha256(data).hexdigest() != ref.digest:
+            raise BlobNotFound(f"The blob {ref.digest} is damaged.", fix="Restore it from a backup.")
+        return data
+
+    def _exists(self, ref: BlobRef) -> bool:
+        try:
+            return self._path(ref.digest).stat().st_size == ref.size
+        except (OSError, BlobNotFound):
+            return False
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except FileNotFoundError:
+        return False
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _sync(folder.parent)
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

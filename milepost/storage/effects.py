@@ -1,0 +1,184 @@
+"""Effects: one row per logical call, fenced by the number of the dispatch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Row, bindparam, select, update
+
+from milepost.domain.content import Content
+from milepost.domain.effects import (
+    EFFECT_TRANSITIONS,
+    SETTLED_EFFECT_STATES,
+    Effect,
+    EffectClass,
+    EffectSpec,
+    EffectState,
+)
+from milepost.domain.errors import EffectNotFound, Fenced, IllegalTransition
+from milepost.ledger.codec import decode, encode
+from milepost.storage.statements import PerDialect
+from milepost.storage.tables import effects
+
+_DISPATCHABLE = [state.value for state, after in EFFECT_TRANSITIONS.items() if EffectState.DISPATCHED in after]
+_OPEN = [EffectState.PLANNED.value, EffectState.AWAITING_APPROVAL.value, EffectState.DISPATCHED.value]
+
+_THIS = effects.c.effect_id == bindparam("effect")
+_GET = select(effects).where(_THIS)
+_LOCK = _GET.with_for_update(key_share=True)
+_DISPATCH = PerDialect(
+    effects,
+    lambda insert: insert.on_conflict_do_update(
+        index_elements=[effects.c.effect_id],
+        set_={
+            "state": insert.excluded.state,
+            "attempt": effects.c.attempt + 1,
+            "dispatched_at": insert.excluded.dispatched_at,
+            "worker": insert.excluded.worker,
+        },
+        where=effects.c.state.in_(_DISPATCHABLE),
+    ).returning(*effects.c),
+)
+_SETTLE = (
+    update(effects)
+    .where(_THIS)
+    .values(
+        state=bindparam("new_state"),
+        finished_at=bindparam("now"),
+        result=bindparam("new_result"),
+        error_code=bindparam("new_code"),
+        error_message=bindparam("new_message"),
+    )
+    .returning(*effects.c)
+)
+_PAGE = (
+    select(effects)
+    .where(effects.c.session_id == bindparam("session"))
+    .order_by(effects.c.created_at, effects.c.effect_id)
+    .limit(bindparam("page", type_=BigInteger))
+)
+_OPEN_OF_TURN = (
+    select(effects)
+    .where(effects.c.turn_id == bindparam("turn"), effects.c.state.in_(_OPEN))
+    .order_by(effects.c.created_at, effects.c.effect_id)
+)
+
+
+class SqlEffects:
+    """`ports.ledger.Effects`."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def get(self, effect_id: str) -> Effect | None:
+        row = self._conn.execute(_GET, {"effect": effect_id}).first()
+        return None if row is None else _effect(row)
+
+    def page(self, session_id: str, *, turn_id: str | None, state: EffectState | None, limit: int) -> list[Effect]:
+        query = _PAGE
+        if turn_id is not None:
+            query = query.where(effects.c.turn_id == turn_id)
+        if state is not None:
+            query = query.where(effects.c.state == state.value)
+        return [_effect(row) for row in self._conn.execute(query, {"session": session_id, "page": limit})]
+
+    def dispatch(self, spec: EffectSpec, at: int, worker: str) -> Effect:
+        row = self._conn.execute(_DISPATCH.on(self._conn), _values(spec, at, worker)).first()
+        if row is not None:
+            return _effect(row)
+        found = self._conn.execute(_GET, {"effect": spec.effect_id}).one()
+        raise IllegalTransition(f"Effect {spec.effect_id} is '{found.state}' and cannot be dispatched.")
+
+    def settle(
+        self,
+        effect_id: str,
+        attempt: int,
+        state: EffectState,
+        at: int,
+        result: bytes | None,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> Effect:
+        row = self._conn.execute(_LOCK, {"effect": effect_id}).first()
+        if row is None:
+            raise EffectNotFound(f"There is no effect {effect_id}.")
+        _check_settle(effect_id, EffectState(row.state), row.attempt, attempt, state)
+        settled = self._conn.execute(
+            _SETTLE,
+            {
+                "effect": effect_id,
+                "new_state": state.value,
+                "now": at,
+                "new_result": result,
+                "new_code": error_code,
+                "new_message": error_message,
+            },
+        )
+        return _effect(settled.one())
+
+    def open_of_turn(self, turn_id: str) -> list[Effect]:
+        return [_effect(row) for row in self._conn.execute(_OPEN_OF_TURN, {"turn": turn_id})]
+
+
+def _check_settle(effect_id: str, current: EffectState, owner: int, attempt: int, state: EffectState) -> None:
+    if current in SETTLED_EFFECT_STATES:
+        raise Fenced(f"Effect {effect_id} is settled already ('{current.value}'); attempt {attempt} came too late.")
+    if attempt > owner:
+        raise IllegalTransition(f"Attempt {attempt} of effect {effect_id} was never dispatched (last: {owner}).")
+    late_success = current is EffectState.UNCERTAIN and state is EffectState.SUCCEEDED
+    if attempt < owner and not late_success:
+        raise Fenced(f"Attempt {owner} owns effect {effect_id}; attempt {attempt} is refused.")
+    # A dispatch has its own method, with its own attempt number.
+    if state is EffectState.DISPATCHED or state not in EFFECT_TRANSITIONS[current]:
+        raise IllegalTransition(f"Effect {effect_id} cannot go from '{current.value}' to '{state.value}'.")
+
+
+def _values(spec: EffectSpec, at: int, worker: str) -> dict[str, Any]:
+    return {
+        "effect_id": spec.effect_id,
+        "idempotency_key": spec.idempotency_key,
+        "session_id": spec.session_id,
+        "turn_id": spec.turn_id,
+        "generation": spec.generation,
+        "agent": spec.agent,
+        "position": spec.position,
+        "operation": spec.operation,
+        "effect_class": spec.effect_class.value,
+        "input_digest": spec.input_digest,
+        "call_id": spec.call_id,
+        "arguments": None if spec.arguments is None else encode(spec.arguments),
+        "state": EffectState.DISPATCHED.value,
+        "attempt": 1,
+        "created_at": at,
+        "dispatched_at": at,
+        "worker": worker,
+    }
+
+
+def _effect(row: Row[Any]) -> Effect:
+    spec = EffectSpec(
+        effect_id=row.effect_id,
+        idempotency_key=row.idempotency_key,
+        session_id=row.session_id,
+        turn_id=row.turn_id,
+        generation=row.generation,
+        agent=row.agent,
+        position=row.position,
+        operation=row.operation,
+        effect_class=EffectClass(row.effect_class),
+        input_digest=row.input_digest,
+        call_id=row.call_id,
+        arguments=None if row.arguments is None else decode(row.arguments, Content),
+    )
+    return Effect(
+        spec=spec,
+        state=EffectState(row.state),
+        attempt=row.attempt,
+        created_at=row.created_at,
+        dispatched_at=row.dispatched_at,
+        finished_at=row.finished_at,
+        worker=row.worker,
+        result=row.result,
+        error_code=row.error_code,
+        error_message=row.error_message,
+    )

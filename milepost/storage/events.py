@@ -1,0 +1,187 @@
+"""Streams and their events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, cast, insert, literal_column, null, select, union_all, update
+from sqlalchemy.types import BigInteger, LargeBinary
+
+from milepost.domain.errors import InvalidInput, TurnNotRunning
+from milepost.domain.events import EVENTS_BY_KIND, LATE_EVENTS, StreamKind
+from milepost.domain.turns import TurnState
+from milepost.ledger.chain import GENESIS, StoredEvent, event_hash
+from milepost.ledger.codec import encode
+from milepost.ports.ledger import NewEvent
+from milepost.storage.columns import Identifier
+from milepost.storage.statements import insert_ignore
+from milepost.storage.tables import events, streams, turns
+
+MAX_PAGE = 10_000
+_NO_END = 2**63 - 1
+
+_HEAD, _KEY, _ENDED = 0, 1, 2
+_ADD_STREAM = insert_ignore(streams)
+_LOCK = select(streams.c.stream_id).where(streams.c.stream_id == bindparam("stream")).with_for_update(key_share=True)
+# Head, known keys and ended turns in one statement. It must follow the lock: on PostgreSQL only a new statement sees
+# what the lock's previous holder committed.
+_LOOK = union_all(
+    select(
+        literal_column(str(_HEAD)).label("what"),
+        streams.c.kind.label("name"),
+        streams.c.head_seq.label("seq"),
+        streams.c.head_hash.label("hash"),
+    ).where(streams.c.stream_id == bindparam("stream")),
+    select(literal_column(str(_KEY)), events.c.event_key, events.c.seq, cast(null(), LargeBinary)).where(
+        events.c.stream_id == bindparam("stream"), events.c.event_key.in_(bindparam("keys", expanding=True))
+    ),
+    select(literal_column(str(_ENDED)), turns.c.turn_id, cast(null(), BigInteger), cast(null(), LargeBinary)).where(
+        turns.c.turn_id.in_(bindparam("turns", type_=Identifier, expanding=True)),
+        turns.c.state != TurnState.RUNNING.value,
+    ),
+)
+_INSERT = insert(events)
+_SET_HEAD = (
+    update(streams)
+    .where(streams.c.stream_id == bindparam("stream"))
+    .values(head_seq=bindparam("seq"), head_hash=bindparam("head"))
+)
+_GET_HEAD = select(streams.c.head_seq, streams.c.head_hash).where(streams.c.stream_id == bindparam("stream"))
+_COLUMNS = (
+    events.c.stream_id,
+    events.c.seq,
+    events.c.event_key,
+    events.c.type,
+    events.c.version,
+    events.c.at,
+    events.c.turn_id,
+    events.c.payload,
+    events.c.prev_hash,
+    events.c.hash,
+)
+_READ = (
+    select(*_COLUMNS)
+    .where(
+        events.c.stream_id == bindparam("stream"),
+        events.c.seq > bindparam("after"),
+        events.c.seq < bindparam("before"),
+    )
+    .order_by(events.c.seq)
+    .limit(bindparam("page", type_=BigInteger))
+)
+_READ_TURN = (
+    select(*_COLUMNS)
+    .where(events.c.turn_id == bindparam("turn"), events.c.stream_id == bindparam("stream"))
+    .order_by(events.c.seq)
+)
+_READ_TURN_TYPES = _READ_TURN.where(events.c.type.in_(bindparam("types", expanding=True)))
+
+
+class SqlEventLog:
+    """`ports.ledger.EventLog`. Appending wakes the readers of the stream after the commit."""
+
+    def __init__(self, conn: Connection, notify: Callable[[str], None]) -> None:
+        self._conn = conn
+        self._notify = notify
+
+    def append(self, stream_id: str, kind: StreamKind, new: Sequence[NewEvent], at: int) -> list[int]:
+        if not new:
+            return []
+        _check_kinds(kind, new)
+        seq, head, known, ended = self._look(stream_id, kind, new)
+        rows: list[dict[str, Any]] = []
+        for item in new:
+            if item.key in known:
+                continue
+            if item.turn_id in ended and not isinstance(item.event, LATE_EVENTS):
+                raise TurnNotRunning(f"Turn {item.turn_id} has ended; '{item.event.TYPE}' cannot be added to it.")
+            seq += 1
+            row = _row(stream_id, seq, item, at, head)
+            head = row["hash"]
+            known[item.key] = seq
+            rows.append(row)
+        if rows:
+            self._conn.execute(_INSERT, rows if len(rows) > 1 else rows[0])
+            self._conn.execute(_SET_HEAD, {"stream": stream_id, "seq": seq, "head": head})
+            self._notify(stream_id)
+        return [known[item.key] for item in new]
+
+    def _look(
+        self, stream_id: str, kind: StreamKind, new: Sequence[NewEvent]
+    ) -> tuple[int, bytes, dict[str, int], set[str]]:
+        """Lock the stream, made if missing; return head seq, head hash, seq by known key, ended turns."""
+        params = {
+            "stream": stream_id,
+            "keys": list({item.key for item in new}),
+            "turns": list({item.turn_id for item in new if item.turn_id is not None}),
+        }
+        for _ in range(2):
+            if self._conn.dialect.name == "postgresql":
+                self._conn.execute(_LOCK, {"stream": stream_id})
+            found = self._conn.execute(_LOOK, params).all()
+            heads = [row for row in found if row.what == _HEAD]
+            if heads:
+                break
+            self._conn.execute(
+                _ADD_STREAM.on(self._conn),
+                {"stream_id": stream_id, "kind": kind.value, "head_seq": 0, "head_hash": GENESIS},
+            )
+        (head,) = heads
+        if head.name != kind.value:
+            raise InvalidInput(f"Stream {stream_id} is of kind '{head.name}', not '{kind.value}'.")
+        known = {row.name: row.seq for row in found if row.what == _KEY}
+        return head.seq, head.hash, known, {row.name for row in found if row.what == _ENDED}
+
+    def read(
+        self, stream_id: str, *, after: int = 0, before: int | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
+        rows = self._conn.execute(
+            _READ,
+            {
+                "stream": stream_id,
+                "after": after,
+                "before": _NO_END if before is None else before,
+                "page": max(0, min(limit, MAX_PAGE)),
+            },
+        )
+        return [_stored(row) for row in rows]
+
+    def read_turn(self, stream_id: str, turn_id: str, *, types: Sequence[str] = ()) -> list[StoredEvent]:
+        params: dict[str, Any] = {"stream": stream_id, "turn": turn_id}
+        if types:
+            rows = self._conn.execute(_READ_TURN_TYPES, {**params, "types": list(types)})
+        else:
+            rows = self._conn.execute(_READ_TURN, params)
+        return [_stored(row) for row in rows]
+
+    def head(self, stream_id: str) -> tuple[int, bytes]:
+        row = self._conn.execute(_GET_HEAD, {"stream": stream_id}).first()
+        return (0, GENESIS) if row is None else (row.head_seq, row.head_hash)
+
+
+def _stored(row: Any) -> StoredEvent:
+    return StoredEvent(*row)
+
+
+def _check_kinds(kind: StreamKind, new: Sequence[NewEvent]) -> None:
+    for item in new:
+        if not isinstance(item.event, EVENTS_BY_KIND[kind]):
+            raise InvalidInput(f"Event '{item.event.TYPE}' does not belong to a stream of kind '{kind.value}'.")
+
+
+def _row(stream_id: str, seq: int, item: NewEvent, at: int, prev: bytes) -> dict[str, Any]:
+    payload = encode(item.event)
+    type_, version = item.event.TYPE, item.event.VERSION
+    return {
+        "stream_id": stream_id,
+        "seq": seq,
+        "event_key": item.key,
+        "type": type_,
+        "version": version,
+        "at": at,
+        "turn_id": item.turn_id,
+        "payload": payload,
+        "prev_hash": prev,
+        "hash": event_hash(prev, stream_id, seq, item.key, type_, version, at, item.turn_id, payload),
+    }

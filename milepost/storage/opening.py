@@ -1,0 +1,196 @@
+"""Opening and upgrading a ledger by URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import string
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection, Engine, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from milepost.domain.errors import ConfigInvalid, InvalidInput, StorageUnavailable
+from milepost.ports.ledger import Ledger
+from milepost.ports.notifier import Notifier
+from milepost.storage import faults, schema
+from milepost.storage.hub import Hub
+from milepost.storage.pg_notifier import PgNotifier
+from milepost.storage.postgres import PostgresLedger, postgres_engine
+from milepost.storage.schema import SchemaState, SchemaStatus
+from milepost.storage.sqlite import SqliteLedger, sqlite_engine
+from milepost.storage.statements import insert_ignore
+from milepost.storage.tables import ledger_meta
+
+T = TypeVar("T")
+
+INSTANCE_ID_LENGTH: Final = 10
+_INSTANCE_ID = re.compile("[a-z0-9][a-z0-9-]{0,39}")
+_ADD_META = insert_ignore(ledger_meta)
+_GET_META = select(ledger_meta.c.instance_id)
+
+
+async def open_ledger(url: str, notifier: Notifier, *, instance_id: str | None = None) -> Ledger:
+    """Open an upgraded ledger. The first open makes its instance id: `instance_id`, or a random one.
+
+    Args:
+        url: `sqlite:////absolute/path.db` or `postgresql://user:password@host:port/database`.
+        notifier: gets the topics of committed transactions.
+        instance_id: at most 40 lowercase letters, digits and hyphens.
+
+    Raises:
+        ConfigInvalid: the URL is of no known form.
+        InvalidInput: the instance id has other characters, or the ledger has another one.
+        StorageUnavailable: the database does not answer or cannot be written.
+        SchemaOutdated: `upgrade` has to run first.
+        SchemaTooNew: a later release upgraded the ledger.
+    """
+    if instance_id is not None and not _INSTANCE_ID.fullmatch(instance_id):
+        raise InvalidInput(
+            f"'{instance_id}' cannot be an instance id.",
+            field="instance_id",
+            fix="Use at most 40 lowercase letters, digits and hyphens.",
+        )
+    target = _parse(url)
+    schema.require_current(await _state(target))
+    found = await _run(target, lambda conn: _instance_id(conn, instance_id))
+    if target.path is not None:
+        return SqliteLedger(target.path, notifier, found)
+    return PostgresLedger(postgres_engine(target.dsn), target.where, notifier, found)
+
+
+async def open_notifier(url: str) -> Hub | PgNotifier:
+    """The notifier that reaches every process which may use the ledger at `url`; close it after the ledger."""
+    target = _parse(url)
+    return Hub() if target.path is not None else PgNotifier(target.dsn)
+
+
+async def schema_state(url: str) -> SchemaState:
+    """Which schema the database has; changes nothing. Raises StorageUnavailable or ConfigInvalid."""
+    return await _state(_parse(url))
+
+
+async def upgrade(url: str) -> SchemaState:
+    """Make the ledger or bring it to this release's schema, in one transaction; return the new state.
+
+    Raises:
+        ConfigInvalid: the URL is of no known form.
+        StorageUnavailable: the database does not answer, or the folder cannot be written.
+        SchemaTooNew: a later release upgraded the ledger.
+    """
+    from milepost.storage.upgrading import run_migrations  # Alembic is needed here only, and is slow to import
+
+    target = _parse(url)
+    if target.path is not None:
+        await asyncio.to_thread(_make_file, target.path)
+    return await _run(target, run_migrations, foreign_keys=False)
+
+
+class _Target:
+    """A parsed URL: a file, or a server with a name for messages that shows no password."""
+
+    def __init__(self, url: URL) -> None:
+        self.path = Path(url.database or "") if url.drivername == "sqlite" else None
+        self.dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        self.where = str(self.path) if self.path else f"{url.database} at {url.host or 'the local socket'}"
+
+
+def _parse(url: str) -> _Target:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    backend = parsed.get_backend_name() if parsed is not None else ""
+    absolute = parsed is not None and Path(parsed.database or "").is_absolute()
+    if parsed is None or not (backend == "postgresql" or (parsed.drivername == "sqlite" and absolute)):
+        raise ConfigInvalid(
+            "The database URL is of no known form.",  # not shown: it may hold a password
+            field="database",
+            fix="Use sqlite:////absolute/path.db or postgresql://user:password@host:5432/name.",
+        )
+    return _Target(parsed)
+
+
+async def _state(target: _Target) -> SchemaState:
+    if target.path is not None and not await asyncio.to_thread(_exists, target.path):
+        return SchemaState(SchemaStatus.EMPTY, None)
+    return await _run(target, schema.read_state)
+
+
+async def _run(target: _Target, work: Callable[[Connection], T], *, foreign_keys: bool = True) -> T:
+    """Run `work` in a transaction of its own, with errors as everywhere in storage."""
+    if target.path is not None:
+        return await asyncio.to_thread(_run_sqlite, target.path, work, foreign_keys)
+    engine = postgres_engine(target.dsn)
+    try:
+        async with engine.begin() as conn:
+            return await conn.run_sync(work)
+    except Exception as error:
+        fault = faults.postgres_fault(error, target.where)
+        if fault is None:
+            raise
+        raise fault from error
+    finally:
+        await engine.dispose()
+
+
+def _run_sqlite(path: Path, work: Callable[[Connection], T], foreign_keys: bool) -> T:
+    engine: Engine = sqlite_engine(path, foreign_keys=foreign_keys)
+    try:
+        with engine.begin() as conn:
+            return work(conn)
+    except Exception as error:
+        fault = faults.sqlite_fault(error, str(path))
+        if fault is None:
+            raise
+        raise fault from error
+    finally:
+        engine.dispose()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _unreachable(path, error) from error
+
+
+def _make_file(path: Path) -> None:
+    """The file with mode 0600, which SQLite gives to its companions as well."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise _unreachable(path, error) from error
+
+
+def _unreachable(path: Path, error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"The ledger {path} cannot be used: {error.strerror or error}.",
+        fix="Give this user a data root that can be written, and check the disk's free space.",
+    )
+
+
+def _instance_id(conn: Connection, wanted: str | None) -> str:
+    found = conn.execute(_GET_META).scalar()
+    if found is None:
+        letters = string.ascii_lowercase + string.digits
+        new = wanted or "".join(secrets.choice(letters) for _ in range(INSTANCE_ID_LENGTH))
+        row = {"id": 1, "instance_id": new, "created_at": time.time_ns() // 1000}
+        conn.execute(_ADD_META.on(conn), row)
+        found = conn.execute(_GET_META).scalar_one()
+    if wanted is not None and found != wanted:
+        raise InvalidInput(
+            f"The ledger belongs to instance '{found}', not to '{wanted}'.",
+            field="instance_id",
+            fix="Leave the instance id out, or use another database.",
+        )
+    return str(found)

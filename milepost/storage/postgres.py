@@ -1,0 +1,169 @@
+"""The ledger on PostgreSQL: the same bodies, each in its own transaction on a pooled connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import asyncpg
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from milepost.domain.errors import CommitUnknown, MilepostError, StorageUnavailable
+from milepost.ports.ledger import LedgerTx
+from milepost.ports.notifier import Notifier
+from milepost.storage import faults, schema
+from milepost.storage.transaction import Transaction
+
+T = TypeVar("T")
+
+POOL_SIZE: Final = 10
+POOL_EXTRA: Final = 10
+POOL_WAIT_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 5.0
+STATEMENT_SECONDS: Final = 30.0
+LOCK_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 60.0
+MAX_TRIES: Final = 4
+_READ_ONLY_STATE: Final = "25006"
+
+
+async def connect(dsn: str, *, application: str = "milepost") -> asyncpg.Connection[Any]:
+    """A driver connection with every time limit set, on the client and on the server."""
+    return await asyncpg.connect(
+        dsn,
+        timeout=CONNECT_SECONDS,
+        command_timeout=STATEMENT_SECONDS + 5,
+        server_settings={
+            "application_name": application,
+            "statement_timeout": f"{STATEMENT_SECONDS:.0f}s",
+            "lock_timeout": f"{LOCK_SECONDS:.0f}s",
+            "idle_in_transaction_session_timeout": f"{IDLE_SECONDS:.0f}s",
+        },
+    )
+
+
+def postgres_engine(dsn: str) -> AsyncEngine:
+    """A bounded pool; connections are checked before use."""
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=lambda: connect(dsn),
+        pool_pre_ping=True,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_EXTRA,
+        pool_timeout=POOL_WAIT_SECONDS,
+    )
+
+
+class _Lost(Exception):
+    """The connection went away before COMMIT was sent, so nothing was changed."""
+
+
+class PostgresLedger:
+    """`ports.ledger.Ledger` on PostgreSQL. Made by `open_ledger`.
+
+    A body may run more than once (deadlock, serialization failure, connection lost before the commit), so it must do
+    nothing but database work.
+    """
+
+    def __init__(self, engine: AsyncEngine, where: str, notifier: Notifier, instance_id: str) -> None:
+        self.instance_id = instance_id
+        self._engine = engine
+        self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._where = where
+        self._notifier = notifier
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def write(self, body: Callable[[LedgerTx], T]) -> T:
+        return await self._protected(self._engine, lambda conn: _run(conn, body))
+
+    async def read(self, body: Callable[[LedgerTx], T]) -> T:
+        return await self._protected(self._snapshots, lambda conn: (body(Transaction(conn)), frozenset()))
+
+    async def _protected(self, engine: AsyncEngine, work: Callable[[Connection], tuple[T, frozenset[str]]]) -> T:
+        """Run in a task of its own: cancelling who waits must not cut a transaction in two."""
+        if self._closed:
+            raise StorageUnavailable(f"The ledger {self._where} is closed.", fix="Open it again.")
+        task = asyncio.create_task(self._with_retries(engine, work))
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved here too, for a waiter that was cancelled
+
+    async def _with_retries(self, engine: AsyncEngine, work: Callable[[Connection], tuple[T, frozenset[str]]]) -> T:
+        for attempt in range(1, MAX_TRIES + 1):
+            try:
+                value, topics = await self._once(engine, work)
+            except Exception as error:
+                again = isinstance(error, _Lost) or faults.sqlstate(error) in faults.RETRY_CODES
+                if again and attempt < MAX_TRIES:
+                    await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))  # noqa: S311
+                    continue
+                raise self._translated(error) from error
+            if topics:
+                self._notifier.publish(topics)
+            return value
+        raise AssertionError("unreachable")
+
+    async def _once(
+        self, engine: AsyncEngine, work: Callable[[Connection], tuple[T, frozenset[str]]]
+    ) -> tuple[T, frozenset[str]]:
+        async with engine.connect() as conn:
+            try:
+                transaction = await conn.begin()
+                result = await conn.run_sync(work)
+            except Exception as error:
+                if faults.connection_lost(error):
+                    raise _Lost from error
+                raise
+            try:
+                await transaction.commit()
+            except Exception as error:
+                raise await self._commit_error(conn, error) from error
+            return result
+
+    async def _commit_error(self, conn: AsyncConnection, error: Exception) -> Exception:
+        if faults.sqlstate(error) is not None and not faults.connection_lost(error):
+            return error  # the server answered: it did not commit
+        with contextlib.suppress(Exception):
+            await conn.invalidate()
+        return CommitUnknown(
+            f"The connection to the ledger {self._where} was lost while committing.",
+            fix="Repeat with the same ids: what was written already is not written twice.",
+        )
+
+    def _translated(self, error: Exception) -> Exception:
+        if isinstance(error, _Lost) and error.__cause__ is not None:
+            error = error.__cause__  # type: ignore[assignment]
+        if faults.sqlstate(error) == _READ_ONLY_STATE:
+            return MilepostError("A read transaction tried to write, or the server is a read-only standby.")
+        return faults.postgres_fault(error, self._where) or error
+
+    async def check(self) -> None:
+        def look(conn: Connection) -> tuple[None, frozenset[str]]:
+            schema.verify(conn)
+            return None, frozenset()
+
+        await self._protected(self._snapshots, look)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=STATEMENT_SECONDS)
+        await self._engine.dispose()
+
+
+def _run(conn: Connection, body: Callable[[LedgerTx], T]) -> tuple[T, frozenset[str]]:
+    tx = Transaction(conn)
+    value = body(tx)
+    return value, frozenset(tx.topics)

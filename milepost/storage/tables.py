@@ -1,0 +1,258 @@
+"""The ledger's tables. Migrations make them; a test keeps both in agreement.
+
+Times are microseconds since the epoch, UTC. Binary columns hold canonical JSON or UTF-8 (see `columns.Utf8`), so that
+every Python string survives on both databases. Triggers (append-only events, write-once terminal states) are in
+the migrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    text,
+)
+
+from milepost.domain.effects import EffectClass, EffectState
+from milepost.domain.events import StreamKind
+from milepost.domain.sessions import SessionMode, SessionStatus
+from milepost.domain.turns import TurnState
+from milepost.ports.ledger import OutboxKind
+from milepost.storage.columns import SERIAL, Identifier, Utf8
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+def one_of(column: str, values: Iterable[StrEnum]) -> str:
+    """SQL of a check that `column` holds one of an enumeration's values."""
+    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
+
+
+ledger_meta = Table(
+    "ledger_meta",
+    metadata,
+    Column("id", Integer, autoincrement=False, nullable=False),
+    Column("instance_id", Identifier, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("id"),
+    CheckConstraint("id = 1", name="single_row"),
+)
+
+streams = Table(
+    "streams",
+    metadata,
+    Column("stream_id", Identifier, nullable=False),
+    Column("kind", Identifier, nullable=False),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("stream_id"),
+    CheckConstraint(one_of("kind", StreamKind), name="kind"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("stream_id", Identifier, ForeignKey("streams.stream_id"), nullable=False),
+    Column("seq", BigInteger, autoincrement=False, nullable=False),
+    Column("event_key", Identifier, nullable=False),
+    Column("type", Identifier, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("turn_id", Identifier),
+    Column("payload", LargeBinary, nullable=False),
+    Column("prev_hash", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("stream_id", "seq"),
+    UniqueConstraint("stream_id", "event_key"),
+    Index(None, "turn_id", "seq"),
+    CheckConstraint("seq > 0", name="seq"),
+)
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("workspace_id", Identifier, nullable=False),
+    Column("path", Utf8, nullable=False),
+    # A path may be longer than what an index holds.
+    Column("path_digest", Identifier, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("workspace_id"),
+    UniqueConstraint("path_digest"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session_id", Identifier, nullable=False),
+    Column("workspace_id", Identifier, ForeignKey("workspaces.workspace_id"), nullable=False),
+    Column("title", Utf8, nullable=False),
+    Column("mode", Identifier, nullable=False),
+    Column("status", Identifier, nullable=False),
+    Column("agents", LargeBinary, nullable=False),
+    Column("image", Utf8),
+    Column("created_at", BigInteger, nullable=False),
+    Column("closed_at", BigInteger),
+    PrimaryKeyConstraint("session_id"),
+    Index(None, "created_at", "session_id"),
+    Index(None, "workspace_id"),
+    CheckConstraint(one_of("mode", SessionMode), name="mode"),
+    CheckConstraint(one_of("status", SessionStatus), name="status"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("turn_id", Identifier, nullable=False),
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("state", Identifier, nullable=False),
+    Column("request", LargeBinary, nullable=False),
+    Column("content_digest", Identifier, nullable=False),
+    Column("idempotency_key", Utf8),
+    Column("workflow_id", Identifier, nullable=False),
+    Column("claimed_run", Identifier),
+    Column("generation", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("dispatched_at", BigInteger),
+    Column("stop_requested_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("error_code", Identifier),
+    Column("error_message", Utf8),
+    Column("usage", LargeBinary, nullable=False),
+    Column("superseded", Boolean, nullable=False),
+    PrimaryKeyConstraint("turn_id"),
+    UniqueConstraint("session_id", "number"),
+    UniqueConstraint("session_id", "idempotency_key"),
+    Index(
+        "ix_turns_one_running",
+        "session_id",
+        unique=True,
+        sqlite_where=text("state = 'running'"),
+        postgresql_where=text("state = 'running'"),
+    ),
+    Index(
+        "ix_turns_running",
+        "turn_id",
+        sqlite_where=text("state = 'running'"),
+        postgresql_where=text("state = 'running'"),
+    ),
+    CheckConstraint(one_of("state", TurnState), name="state"),
+    CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="ended"),
+)
+
+effects = Table(
+    "effects",
+    metadata,
+    Column("effect_id", Identifier, nullable=False),
+    Column("idempotency_key", Identifier, nullable=False),
+    Column("session_id", Identifier, nullable=False),
+    Column("turn_id", Identifier, ForeignKey("turns.turn_id"), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("agent", Utf8, nullable=False),
+    Column("position", Identifier, nullable=False),
+    Column("operation", Utf8, nullable=False),
+    Column("effect_class", Identifier, nullable=False),
+    Column("input_digest", Identifier, nullable=False),
+    Column("call_id", Utf8),
+    Column("arguments", LargeBinary),
+    Column("state", Identifier, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("dispatched_at", BigInteger),
+    Column("finished_at", BigInteger),
+    Column("worker", Utf8),
+    Column("result", LargeBinary),
+    Column("error_code", Identifier),
+    Column("error_message", Utf8),
+    PrimaryKeyConstraint("effect_id"),
+    Index(None, "turn_id", "created_at"),
+    Index(None, "session_id", "created_at"),
+    CheckConstraint(one_of("state", EffectState), name="state"),
+    CheckConstraint(one_of("effect_class", EffectClass), name="effect_class"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("item_id", Identifier, nullable=False),
+    Column("kind", Identifier, nullable=False),
+    Column("subject", Identifier, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("due_at", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("last_error", Utf8),
+    Column("leased_by", Utf8),
+    Column("leased_until", BigInteger),
+    Column("delivered_at", BigInteger),
+    Column("dropped_at", BigInteger),
+    PrimaryKeyConstraint("item_id"),
+    UniqueConstraint("kind", "subject"),
+    Index(
+        "ix_outbox_open",
+        "due_at",
+        sqlite_where=text("delivered_at IS NULL AND dropped_at IS NULL"),
+        postgresql_where=text("delivered_at IS NULL AND dropped_at IS NULL"),
+    ),
+    Index(None, "subject"),
+    CheckConstraint(one_of("kind", OutboxKind), name="kind"),
+)
+
+deltas = Table(
+    "deltas",
+    metadata,
+    # Never used twice, also after rows are deleted, so that a reader's position stays meaningful.
+    Column("position", SERIAL, autoincrement=True, nullable=False),
+    Column("session_id", Identifier, nullable=False),
+    Column("turn_id", Identifier, nullable=False),
+    Column("agent", Utf8, nullable=False),
+    Column("effect_id", Identifier, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("channel", Identifier, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("text", Utf8, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("position"),
+    UniqueConstraint("effect_id", "attempt", "channel", "offset"),
+    Index(None, "turn_id", "position"),
+    sqlite_autoincrement=True,
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Identifier, nullable=False),
+    Column("owner", Utf8, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("name"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker", Utf8, nullable=False),
+    Column("host", Utf8, nullable=False),
+    Column("queues", LargeBinary, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("worker"),
+)

@@ -1,0 +1,32 @@
+"""What a transaction body gets: the repositories over one connection."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from milepost.storage.deltas import SqlDeltas
+from milepost.storage.effects import SqlEffects
+from milepost.storage.events import SqlEventLog
+from milepost.storage.leases import SqlLeases
+from milepost.storage.outbox import SqlOutbox
+from milepost.storage.sessions import SqlSessions
+from milepost.storage.turns import SqlTurns
+from milepost.storage.workers import SqlWorkers
+
+
+class Transaction:
+    """`ports.ledger.LedgerTx` over an open SQLAlchemy connection; whoever made it commits or rolls back."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.topics: set[str] = set()
+        self.events = SqlEventLog(conn, self.notify)
+        self.sessions = SqlSessions(conn)
+        self.turns = SqlTurns(conn, self.notify)
+        self.effects = SqlEffects(conn)
+        self.outbox = SqlOutbox(conn, self.notify)
+        self.deltas = SqlDeltas(conn, self.notify)
+        self.leases = SqlLeases(conn)
+        self.workers = SqlWorkers(conn)
+
+    def notify(self, topic: str) -> None:
+        self.topics.add(topic)
