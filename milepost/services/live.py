@@ -2,27 +2,33 @@
 
 Readers pull from the tables at their own speed. There is no buffer between the ledger and a reader that could
 overflow, so a slow reader is late but misses nothing; text whose delta log is gone is in the events that replaced it.
+A reader that waits costs one wake-up registration and one look at the tables per keep-alive, nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from milepost.domain.errors import InvalidInput
-from milepost.domain.events import TERMINAL_TURN_EVENTS, Event, ModelCalled, ModelFailed, ModelRetried
-from milepost.domain.turns import Turn, TurnState
+from milepost.domain.effects import EffectState
+from milepost.domain.errors import InvalidInput, TurnNotFound
+from milepost.domain.events import TERMINAL_TURN_EVENTS, ModelRetried, TurnBegun
+from milepost.domain.turns import Turn
+from milepost.engine.status import turn_status
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event, to_json
 from milepost.ports.ledger import Delta, Ledger, LedgerTx
 from milepost.ports.notifier import Notifier
-from milepost.services.turns import TurnService
+from milepost.ports.system import Clock
 
-_CURSOR = re.compile(r"[0-9]+(\.[0-9]+)?")
-EVENT_BATCH = 200
+_CURSOR = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,18}))?")
+_CLOSING_TOPIC = "live.closing"
+_TERMINAL = tuple(cls.TYPE for cls in TERMINAL_TURN_EVENTS)
+EVENT_BATCH = 64
 DELTA_BATCH = 500
 KEEPALIVE_SECONDS = 10.0
 """Below the 15 s at which proxies begin to cut idle streams."""
@@ -41,25 +47,20 @@ class Cursor:
     @classmethod
     def parse(cls, raw: str) -> Cursor:
         """Raises InvalidInput for anything but the text form."""
-        seq, _, delta = raw.partition(".")
-        if (
-            not seq.isascii()
-            or not seq.isdigit()
-            or len(raw) > 40
-            or (delta and not (delta.isascii() and delta.isdigit()))
-        ):
+        match = _CURSOR.fullmatch(raw)
+        if match is None:
             raise InvalidInput(
                 f"'{raw[:40]}' is no stream cursor.", field="after", fix="Send the last frame's cursor, or 0."
             )
-        seq, _, delta = raw.partition(".")
-        return cls(int(seq), int(delta or 0))
+        return cls(int(match[1]), int(match[2] or 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One message to a reader: `type`, JSON-shaped `data`, and the cursor to resume after it.
 
-    Types: `snapshot`, `event`, `delta`, `attempt.superseded`, `keepalive`.
+    Types: `snapshot` (first), `event`, `delta`, `attempt.superseded` (drop the text of this call's attempts up to the
+    named one), `status` (the running turn's derived status changed), `keepalive`.
     """
 
     type: str
@@ -69,86 +70,158 @@ class Frame:
 
 @dataclass(slots=True)
 class _Reader:
+    """What one connection remembers; all of it is rebuilt from the ledger when a reader resumes."""
+
+    session_id: str
     cursor: Cursor
+    until_turn: str | None
+    status: dict[str, Any] | None = None
     turn_id: str | None = None
-    finished_calls: set[str] = field(default_factory=set)
-    attempts: dict[str, int] = field(default_factory=dict)
+    voided: dict[str, int] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+
+    def enter(self, turn_id: str) -> None:
+        """Forget what belonged to another turn."""
+        if turn_id != self.turn_id:
+            self.turn_id = turn_id
+            self.voided.clear()
+            self.settled.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one consistent snapshot holds after a reader's cursor.
+
+    `voided` (attempts superseded before the cursor) and `settled` (calls whose text is in an event that the reader has
+    or gets before the pieces) belong to the running turn.
+    """
+
+    events: list[StoredEvent]
+    turn_id: str | None = None
+    deltas: list[tuple[int, Delta]] = field(default_factory=list)
+    voided: dict[str, int] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+    status: dict[str, Any] | None = None
+    more: bool = False
+    ended: bool = False
 
 
 class LiveService:
     """Serves any number of readers from the ledger; Temporal is never asked."""
 
-    def __init__(self, ledger: Ledger, notifier: Notifier, turns: TurnService) -> None:
+    def __init__(self, ledger: Ledger, notifier: Notifier, clock: Clock) -> None:
         self._ledger = ledger
         self._notifier = notifier
-        self._turns = turns
+        self._clock = clock
+        self._closings = 0
+
+    def close(self) -> None:
+        """End every reader that follows now, as soon as it has passed on the frame at hand; never blocks."""
+        self._closings += 1
+        self._notifier.publish(frozenset({_CLOSING_TOPIC}))
 
     async def follow(self, session_id: str, after: Cursor, *, until_turn: str | None = None) -> AsyncIterator[Frame]:
-        """Frames after a cursor, for ever, or up to and including the terminal event of `until_turn`.
+        """Frames after a cursor, until `close`, or up to and including the terminal event of `until_turn`.
 
-        Raises SessionNotFound before the first frame.
+        Close the iterator when done with it (`contextlib.aclosing`).
+
+        Raises:
+            SessionNotFound, TurnNotFound, InvalidInput (a cursor ahead of the Session): before the first frame.
+            StorageUnavailable: at any frame; resume with the last cursor.
         """
-        subscription = self._notifier.subscribe(session_id)
+        opened_at = self._closings
+        subscription = self._notifier.subscribe(session_id, _CLOSING_TOPIC)
         try:
-            reader = _Reader(after)
-            yield await self._snapshot(session_id, after)
-            while True:
-                events, turn, deltas = await self._ledger.read(lambda tx: self._read(tx, session_id, reader))
-                for stored in events:
-                    event = decode_event(stored.type, stored.version, stored.payload)
-                    for frame in self._event_frames(reader, stored, event):
-                        yield frame
-                    if isinstance(event, TERMINAL_TURN_EVENTS) and stored.turn_id == until_turn:
+            reader = _Reader(session_id, after, until_turn)
+            now = asyncio.get_running_loop().time
+            yield await self._ledger.read(partial(self._snapshot, reader=reader, at=self._clock.now()))
+            due = now() + KEEPALIVE_SECONDS
+            while self._closings == opened_at:
+                batch = await self._ledger.read(partial(self._read, reader=reader, at=self._clock.now()))
+                for frame in self._frames(reader, batch):
+                    yield frame
+                    last = frame.data.get("type") in _TERMINAL and frame.data["turn_id"] == until_turn
+                    if last or self._closings != opened_at:
                         return
-                # Deltas wait until the reader has caught up with the events, so that order holds.
-                if len(events) < EVENT_BATCH and turn is not None:
-                    for position, delta in deltas:
-                        for frame in self._delta_frames(reader, position, delta):
-                            yield frame
-                if len(events) == EVENT_BATCH or len(deltas) == DELTA_BATCH:
-                    continue
-                if not events and not deltas and not await subscription.wait(KEEPALIVE_SECONDS):
+                    due = now() + KEEPALIVE_SECONDS
+                if batch.ended:
+                    return
+                if now() >= due:
                     yield Frame("keepalive", reader.cursor)
-                else:
-                    # One turn of the loop collects what is written in the same moment.
-                    await asyncio.sleep(0)
+                    due = now() + KEEPALIVE_SECONDS
+                if not batch.more:
+                    await subscription.wait(max(0.0, due - now()))
         finally:
             subscription.close()
 
-    async def _snapshot(self, session_id: str, after: Cursor) -> Frame:
-        active = await self._turns.active(session_id)
-        head, _ = await self._ledger.read(lambda tx: tx.events.head(session_id))
-        data: dict[str, Any] = {"session_id": session_id, "version": head, "active_turn": None}
-        if active is not None:
-            data["active_turn"] = {
-                "turn_id": active.turn.turn_id,
-                "number": active.turn.number,
-                "state": active.turn.state,
-                "status": active.status,
-            }
-        return Frame("snapshot", after, data)
+    def _snapshot(self, tx: LedgerTx, *, reader: _Reader, at: int) -> Frame:
+        session = tx.sessions.get(reader.session_id)
+        head, _ = tx.events.head(reader.session_id)
+        if reader.cursor.seq > head:
+            raise InvalidInput(
+                f"The cursor {reader.cursor} is ahead of the Session, whose last event is {head}.",
+                field="after",
+                fix="Follow from 0.",
+            )
+        if reader.until_turn is not None and tx.turns.get(reader.until_turn).session_id != reader.session_id:
+            raise TurnNotFound(f"Session {reader.session_id} has no turn {reader.until_turn}.", field="until_turn")
+        turn = tx.turns.running(reader.session_id)
+        reader.status = None if turn is None else _status(tx, turn, at)
+        data = {
+            "session_id": session.session_id,
+            "session_status": session.status,
+            "version": head,
+            "active_turn": reader.status,
+        }
+        return Frame("snapshot", reader.cursor, data)
 
-    def _read(
-        self, tx: LedgerTx, session_id: str, reader: _Reader
-    ) -> tuple[list[StoredEvent], Turn | None, list[tuple[int, Delta]]]:
-        events = tx.events.read(session_id, after=reader.cursor.seq, limit=EVENT_BATCH)
-        turn = tx.turns.running(session_id)
-        deltas: list[tuple[int, Delta]] = []
-        if turn is not None and turn.state is TurnState.RUNNING:
-            deltas = tx.deltas.read(session_id, turn.turn_id, after=reader.cursor.delta, limit=DELTA_BATCH)
-        return events, turn, deltas
+    def _read(self, tx: LedgerTx, *, reader: _Reader, at: int) -> _Batch:
+        events = tx.events.read(reader.session_id, after=reader.cursor.seq, limit=EVENT_BATCH)
+        if len(events) == EVENT_BATCH:
+            # Deltas wait until the reader has caught up with the events, so that order holds.
+            return _Batch(events, more=True)
+        ended = reader.until_turn is not None and tx.turns.get(reader.until_turn).state.terminal
+        turn = tx.turns.running(reader.session_id)
+        if turn is None:
+            return _Batch(events, ended=ended)
+        begun = any(stored.type == TurnBegun.TYPE and stored.turn_id == turn.turn_id for stored in events)
+        after = 0 if begun else reader.cursor.delta
+        deltas = tx.deltas.read(reader.session_id, turn.turn_id, after=after, limit=DELTA_BATCH)
+        resumed = turn.turn_id != reader.turn_id and not begun
+        return _Batch(
+            events,
+            turn.turn_id,
+            deltas,
+            voided=_voided_before(tx, turn, reader.cursor.seq) if resumed else {},
+            settled=_settled(tx, {delta.effect_id for _, delta in deltas} - reader.settled),
+            status=None if events or deltas else _status(tx, turn, at),
+            more=len(deltas) == DELTA_BATCH,
+            ended=ended,
+        )
 
-    def _event_frames(self, reader: _Reader, stored: StoredEvent, event: Event) -> list[Frame]:
-        reader.cursor = Cursor(stored.seq, reader.cursor.delta)
-        if stored.turn_id != reader.turn_id and stored.turn_id is not None:
-            reader.turn_id = stored.turn_id
-            reader.finished_calls.clear()
-            reader.attempts.clear()
-        frames: list[Frame] = []
-        if isinstance(event, ModelCalled | ModelFailed):
-            reader.finished_calls.add(event.effect_id)
+    def _frames(self, reader: _Reader, batch: _Batch) -> Iterator[Frame]:
+        for stored in batch.events:
+            yield from self._event_frames(reader, stored)
+        if batch.turn_id is not None:
+            reader.enter(batch.turn_id)
+            reader.voided.update(batch.voided)
+            reader.settled |= batch.settled
+        for position, delta in batch.deltas:
+            yield from self._delta_frames(reader, position, delta)
+        if batch.status is not None and batch.status != reader.status:
+            reader.status = batch.status
+            yield Frame("status", reader.cursor, {"active_turn": batch.status})
+
+    def _event_frames(self, reader: _Reader, stored: StoredEvent) -> Iterator[Frame]:
+        event = decode_event(stored.type, stored.version, stored.payload)
+        if isinstance(event, TurnBegun):
+            reader.enter(event.turn_id)
+            # Positions of the delta log are compared within one turn only.
+            reader.cursor = Cursor(reader.cursor.seq)
         if isinstance(event, ModelRetried):
-            frames.append(_superseded(reader, event.turn_id, event.effect_id, event.attempt))
+            # With the cursor before the event, so that a reader cut off between the two frames gets both again.
+            yield _void(reader, event.turn_id, event.effect_id, event.attempt)
+        reader.cursor = Cursor(stored.seq, reader.cursor.delta)
         data = {
             "seq": stored.seq,
             "type": stored.type,
@@ -157,20 +230,16 @@ class LiveService:
             "turn_id": stored.turn_id,
             "payload": to_json(event),
         }
-        frames.append(Frame("event", reader.cursor, data))
-        return frames
+        yield Frame("event", reader.cursor, data)
 
-    def _delta_frames(self, reader: _Reader, position: int, delta: Delta) -> list[Frame]:
+    def _delta_frames(self, reader: _Reader, position: int, delta: Delta) -> Iterator[Frame]:
+        voided = reader.voided.get(delta.effect_id, 0)
+        if delta.effect_id in reader.settled or delta.attempt <= voided:
+            reader.cursor = Cursor(reader.cursor.seq, position)
+            return
+        if delta.attempt - 1 > voided:
+            yield _void(reader, delta.turn_id, delta.effect_id, delta.attempt - 1)
         reader.cursor = Cursor(reader.cursor.seq, position)
-        if delta.effect_id in reader.finished_calls:
-            return []
-        known = reader.attempts.get(delta.effect_id, 0)
-        if delta.attempt < known:
-            return []
-        frames: list[Frame] = []
-        if known and delta.attempt > known:
-            frames.append(_superseded(reader, delta.turn_id, delta.effect_id, known))
-        reader.attempts[delta.effect_id] = delta.attempt
         data = {
             "turn_id": delta.turn_id,
             "agent": delta.agent,
@@ -180,9 +249,30 @@ class LiveService:
             "offset": delta.offset,
             "text": delta.text,
         }
-        frames.append(Frame("delta", reader.cursor, data))
-        return frames
+        yield Frame("delta", reader.cursor, data)
 
 
-def _superseded(reader: _Reader, turn_id: str, effect_id: str, attempt: int) -> Frame:
+def _void(reader: _Reader, turn_id: str, effect_id: str, attempt: int) -> Frame:
+    reader.voided[effect_id] = max(attempt, reader.voided.get(effect_id, 0))
     return Frame("attempt.superseded", reader.cursor, {"turn_id": turn_id, "effect_id": effect_id, "attempt": attempt})
+
+
+def _status(tx: LedgerTx, turn: Turn, at: int) -> dict[str, Any]:
+    awaiting = tx.effects.page(turn.session_id, turn_id=turn.turn_id, state=EffectState.AWAITING_APPROVAL, limit=1)
+    status = turn_status(turn, awaiting_person=bool(awaiting), last_worker_beat=tx.workers.last_beat(), now=at)
+    return {"turn_id": turn.turn_id, "number": turn.number, "state": turn.state, "status": status}
+
+
+def _voided_before(tx: LedgerTx, turn: Turn, seq: int) -> dict[str, int]:
+    """Attempts of the turn whose end lies before a reader's cursor: (effect id, attempt)."""
+    voided: dict[str, int] = {}
+    for stored in tx.events.read_turn(turn.session_id, turn.turn_id, types=(ModelRetried.TYPE,)):
+        event = decode_event(stored.type, stored.version, stored.payload)
+        if isinstance(event, ModelRetried) and stored.seq <= seq:
+            voided[event.effect_id] = max(event.attempt, voided.get(event.effect_id, 0))
+    return voided
+
+
+def _settled(tx: LedgerTx, effect_ids: set[str]) -> set[str]:
+    found = {effect_id: tx.effects.get(effect_id) for effect_id in effect_ids}
+    return {key for key, effect in found.items() if effect is not None and effect.state is not EffectState.DISPATCHED}
