@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -92,12 +92,13 @@ class _Reader:
 class _Batch:
     """What one consistent snapshot holds after a reader's cursor.
 
-    `voided` (attempts superseded before the cursor) and `settled` (calls whose text is in an event that the reader has
-    or gets before the pieces) belong to the running turn.
+    `resumed` is the running turn if it began before the cursor and this connection has not met it yet; `voided` are its
+    attempts that were superseded before the cursor. `settled` are calls whose text is in an event that the reader has,
+    or gets before the pieces.
     """
 
     events: list[StoredEvent]
-    turn_id: str | None = None
+    resumed: str | None = None
     deltas: list[tuple[int, Delta]] = field(default_factory=list)
     voided: dict[str, int] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
@@ -120,7 +121,9 @@ class LiveService:
         self._closings += 1
         self._notifier.publish(frozenset({_CLOSING_TOPIC}))
 
-    async def follow(self, session_id: str, after: Cursor, *, until_turn: str | None = None) -> AsyncIterator[Frame]:
+    async def follow(
+        self, session_id: str, after: Cursor, *, until_turn: str | None = None
+    ) -> AsyncGenerator[Frame, None]:
         """Frames after a cursor, until `close`, or up to and including the terminal event of `until_turn`.
 
         Close the iterator when done with it (`contextlib.aclosing`).
@@ -190,7 +193,7 @@ class LiveService:
         resumed = turn.turn_id != reader.turn_id and not begun
         return _Batch(
             events,
-            turn.turn_id,
+            turn.turn_id if resumed else None,
             deltas,
             voided=_voided_before(tx, turn, reader.cursor.seq) if resumed else {},
             settled=_settled(tx, {delta.effect_id for _, delta in deltas} - reader.settled),
@@ -200,12 +203,12 @@ class LiveService:
         )
 
     def _frames(self, reader: _Reader, batch: _Batch) -> Iterator[Frame]:
+        if batch.resumed is not None:
+            reader.enter(batch.resumed)
+            reader.voided.update(batch.voided)
         for stored in batch.events:
             yield from self._event_frames(reader, stored)
-        if batch.turn_id is not None:
-            reader.enter(batch.turn_id)
-            reader.voided.update(batch.voided)
-            reader.settled |= batch.settled
+        reader.settled |= batch.settled
         for position, delta in batch.deltas:
             yield from self._delta_frames(reader, position, delta)
         if batch.status is not None and batch.status != reader.status:
