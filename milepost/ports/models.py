@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,7 +70,7 @@ class ModelHealth:
 class ModelGateway(Protocol):
     """Every configured provider behind one call."""
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[ModelItem]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
         """Deltas, then exactly one `ModelCompleted`.
 
         Closing the iterator (`aclose`) or cancelling the consuming task closes the provider connection at once.

@@ -1,0 +1,136 @@
+"""From a provider's failure to a `ModelError`: by class, bounded, and free of secrets."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from milepost.domain.errors import (
+    ModelError,
+    ModelRateLimited,
+    ModelRequestRejected,
+    ModelTimedOut,
+    ModelUnauthorized,
+    ModelUnavailable,
+)
+from milepost.domain.tools import MAX_ERROR_TEXT_BYTES
+
+MAX_DETAIL_CHARACTERS = 2_000
+"""Of what a provider said; the whole message stays below `MAX_ERROR_TEXT_BYTES`."""
+
+MAX_RETRY_AFTER_SECONDS = 3_600.0
+
+HIDDEN = "[hidden]"
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|[\ud800-\udfff]")
+_SPACES = re.compile(r"\s+")
+_LOOKS_SECRET = re.compile(
+    r"(?i)(\bbearer\s+|\bauthorization\W{1,4}(?:bearer\s+|basic\s+)?|\bx?-?api[-_]?key\W{1,4})[^\s\"',;}]{4,}"
+    r"|\bsk-[A-Za-z0-9_\-*.]{6,}"
+)
+
+
+class Redactor:
+    """Hides known secrets, in the forms in which a peer may echo them, and what looks like a credential."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms: set[str] = set()
+        for secret in secrets:
+            if secret:
+                forms.update((secret, quote(secret, safe=""), secret.encode("unicode_escape").decode("ascii")))
+        # Longest first: a secret that contains another must not leave a remainder.
+        self._known = [re.compile(_pattern(form)) for form in sorted(forms, key=len, reverse=True)]
+
+    def __call__(self, text: str) -> str:
+        text = self.known(text)
+        return _LOOKS_SECRET.sub(lambda match: (match.group(1) or "") + HIDDEN, text)
+
+    def known(self, text: str) -> str:
+        """Hide the known secrets only; for text that must otherwise stay as it is."""
+        for pattern in self._known:
+            text = pattern.sub(HIDDEN, text)
+        return text
+
+
+def _pattern(secret: str) -> str:
+    # A placeholder key such as "none" must not eat pieces of other words.
+    return re.escape(secret) if len(secret) >= 8 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+
+
+def detail(text: str, redact: Redactor) -> str:
+    """One readable line of what a provider said: secrets hidden, control characters out, length bounded."""
+    # Cut generously before the regular expressions run, finely afterwards: a body may have megabytes.
+    text = redact(text[: 8 * MAX_DETAIL_CHARACTERS])
+    text = _SPACES.sub(" ", _CONTROLS.sub(" ", text)).strip()
+    return text if len(text) <= MAX_DETAIL_CHARACTERS else text[: MAX_DETAIL_CHARACTERS - 1] + "…"
+
+
+def bounded(text: str) -> str:
+    """Cut a message to `MAX_ERROR_TEXT_BYTES` of UTF-8."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MAX_ERROR_TEXT_BYTES:
+        return text
+    return data[: MAX_ERROR_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
+
+
+def retry_seconds(value: float | None) -> float | None:
+    """A usable Retry-After: finite, not negative, at most an hour."""
+    if value is None or not math.isfinite(value):
+        return None
+    return min(max(value, 0.0), MAX_RETRY_AFTER_SECONDS)
+
+
+def status_error(
+    provider: str,
+    status: int,
+    said: str,
+    *,
+    key_reference: str | None = None,
+    retry_after: float | None = None,
+) -> ModelError:
+    """The error for an HTTP status. `said` is the provider's own text, already fit to show."""
+    said = f": {said}" if said else "."
+    message = bounded(f"Provider '{provider}' answered {status}{said}")
+    after = retry_seconds(retry_after)
+    match status:
+        case 401 | 403:
+            return unauthorized(message, key_reference, status)
+        case 429:
+            return ModelRateLimited(message, retry_after=after, status=status)
+        case 408 | 409 | 425:
+            return ModelUnavailable(message, retry_after=after, status=status)
+        case 402:
+            return quota_exhausted(message, status)
+        case _ if 300 <= status < 400:
+            return ModelRequestRejected(
+                message,
+                fix="The address redirects, which is not followed. Set `base_url` to the final address.",
+                status=status,
+            )
+        case 504:
+            return ModelTimedOut(message, retry_after=after, status=status)
+        case _ if status >= 500:
+            return ModelUnavailable(message, retry_after=after, status=status)
+        case 404:
+            fix = "Check the model's name and `base_url` of the provider."
+            return ModelRequestRejected(message, fix=fix, status=status)
+        case _:
+            return ModelRequestRejected(message, status=status)
+
+
+def unauthorized(message: str, key_reference: str | None, status: int | None) -> ModelUnauthorized:
+    """401 and 403; the fix names the key's reference, never the key."""
+    fix = (
+        f"Check that {key_reference} holds a valid key that may use this model."
+        if key_reference
+        else "Set `api_key` of the provider to a reference such as env:NAME."
+    )
+    return ModelUnauthorized(message, fix=fix, status=status)
+
+
+def quota_exhausted(message: str, status: int | None) -> ModelRequestRejected:
+    """The account has no credit left; waiting does not help."""
+    fix = "Check the balance and limits of the provider's account."
+    return ModelRequestRejected(message, fix=fix, status=status)

@@ -1,0 +1,132 @@
+"""The gateway: every configured provider behind one call."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import cast
+from urllib.parse import urlsplit
+
+from milepost.domain.errors import InvalidInput, ProviderUnknown
+from milepost.domain.providers import ProviderConfig
+from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
+from milepost.ports.secrets import SecretStore
+from milepost.providers.provider import Factory, Provider, secret_references
+
+_MODULES = {
+    "scripted": "milepost.providers.scripted.provider",
+    "openai_compatible": "milepost.providers.openai_compatible.provider",
+    "recorded": "milepost.providers.recorded.provider",
+}
+
+
+class Gateway:
+    """`ModelGateway` over named configurations.
+
+    A provider's module, and with it the library it stands on, is imported in a thread at the first call that needs it.
+    All calls of one gateway belong to one event loop.
+    """
+
+    def __init__(self, providers: Mapping[str, ProviderConfig], secrets: SecretStore) -> None:
+        self._configs = dict(providers)
+        self._secrets = secrets
+        self._open: dict[str, Provider] = {}
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
+        config = self._config(request.provider)
+        if not request.model and config.default_model:
+            request = replace(request, model=config.default_model)
+        self.validate(request.provider, request.model)
+        provider = await self.provider(request.provider)
+        async with aclosing(provider.stream(request)) as items:
+            async for item in items:
+                yield item
+
+    async def check(self, provider: str) -> ModelHealth:
+        """Whether the provider can be reached and used now. Raises ProviderUnknown."""
+        self._config(provider)
+        return await (await self.provider(provider)).check()
+
+    def validate(self, provider: str, model: str) -> None:
+        config = self._config(provider)
+        for reference in secret_references(config).values():
+            self._secrets.resolve(reference)
+        if config.type == "openai_compatible":
+            check_base_url(config.name, config.base_url)
+            if not (model or config.default_model):
+                raise InvalidInput(
+                    f"Provider '{provider}' has no default model and none was given.",
+                    field="model",
+                    fix="Name a model for the agent, or set `default_model` of the provider.",
+                )
+        if config.type == "recorded" and config.source is not None:
+            if config.source == provider:
+                raise InvalidInput(
+                    f"Provider '{provider}' records itself.", field="source", fix="Name another provider as `source`."
+                )
+            if config.mode != "replay":
+                self.validate(config.source, model)
+
+    async def provider(self, name: str) -> Provider:
+        """The adapter of a configured provider, made at first use. Raises ProviderUnknown."""
+        config = self._config(name)
+        if name not in self._open:
+            # Some libraries take seconds to import: not on the loop.
+            module = await asyncio.to_thread(importlib.import_module, _MODULES[config.type])
+            if name not in self._open:
+                create = cast(Factory, module.create)
+                self._open[name] = create(config, self._secrets, self)
+        return self._open[name]
+
+    async def preload(self) -> None:
+        """Import what the configured providers stand on, so that the first turn does not wait for it."""
+        for type_ in {config.type for config in self._configs.values()}:
+            await asyncio.to_thread(importlib.import_module, _MODULES[type_])
+
+    async def close(self) -> None:
+        """Close every connection; the gateway may be used again afterwards."""
+        opened, self._open = list(self._open.values()), {}
+        for provider in opened:
+            await provider.close()
+
+    def _config(self, name: str) -> ProviderConfig:
+        config = self._configs.get(name)
+        if config is not None:
+            return config
+        near = difflib.get_close_matches(name, self._configs, n=1)
+        known = ", ".join(sorted(self._configs)) or "none"
+        hint = f"Did you mean '{near[0]}'? " if near else ""
+        raise ProviderUnknown(
+            f"No provider '{name}' is configured.",
+            field="provider",
+            fix=f"{hint}Configured: {known}. Add it under `providers` in milepost.yaml.",
+        )
+
+
+def check_base_url(provider: str, url: str) -> None:
+    """Refuse an address that cannot be called, or that carries a credential.
+
+    Raises:
+        InvalidInput: naming the provider and `base_url`.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InvalidInput(
+            f"Provider '{provider}': `base_url` is not an http or https address.",
+            field="base_url",
+            fix="Give the address up to and without /chat/completions, for example http://127.0.0.1:8000/v1.",
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidInput(
+            f"Provider '{provider}': `base_url` holds a user, password, query or fragment.",
+            field="base_url",
+            fix="Put the credential behind `api_key` or `secret_headers` as a reference.",
+        )

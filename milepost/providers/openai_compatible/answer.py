@@ -1,0 +1,65 @@
+"""From a finished stream to the answer that is recorded."""
+
+from __future__ import annotations
+
+from milepost.domain.messages import AssistantMessage, FinishReason
+from milepost.domain.providers import EndpointProfile
+from milepost.domain.usage import Usage
+from milepost.ports.models import ModelCompleted, ModelRequest
+from milepost.providers.openai_compatible.calls import parse_object
+from milepost.providers.openai_compatible.model import ChatStream
+from milepost.providers.openai_compatible.state import capture, domain_parts
+from milepost.providers.openai_compatible.usage import last_usage
+
+_FINISH = {
+    "stop": FinishReason.STOP,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "length": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+
+
+def completed(
+    request: ModelRequest, profile: EndpointProfile, stream: ChatStream, diagnostics: list[str]
+) -> ModelCompleted:
+    response = stream.get()
+    usage = last_usage(list(stream.usage_reports))
+    message = AssistantMessage(
+        domain_parts(response.parts), capture(response, request.provider, request.model, profile.thinking_return)
+    )
+    finish = _finish(stream, message, diagnostics)
+    limit = request.sampling.max_tokens
+    if finish is FinishReason.TOOL_CALLS and limit is not None and _was_cut(message, usage, limit):
+        finish = FinishReason.LENGTH
+        diagnostics.append(f"The provider reports '{stream.raw_finish}', but the answer was cut at {limit} tokens.")
+    if not usage.complete:
+        diagnostics.append("The provider reported no usable token usage.")
+    if stream.assembler.generated:
+        diagnostics.append(f"{stream.assembler.generated} tool call(s) came without an id of their own; ids were made.")
+    return ModelCompleted(message, finish, usage, request.provider, stream.model_name, tuple(diagnostics))
+
+
+def _finish(stream: ChatStream, message: AssistantMessage, diagnostics: list[str]) -> FinishReason:
+    refusal = (stream.provider_details or {}).get("refusal")
+    if isinstance(refusal, str):
+        diagnostics.append(f"The model refused: {refusal[:500]}")
+        return FinishReason.CONTENT_FILTER
+    raw = stream.raw_finish or ""
+    finish = _FINISH.get(raw, FinishReason.OTHER)
+    if finish is FinishReason.OTHER:
+        diagnostics.append(f"The provider's finish reason '{raw[:80]}' is unknown.")
+    if finish is FinishReason.STOP and message.calls:
+        return FinishReason.TOOL_CALLS
+    if finish is FinishReason.TOOL_CALLS and not message.calls:
+        diagnostics.append(f"The provider's finish reason is '{raw}', but there is no call.")
+        return FinishReason.STOP
+    return finish
+
+
+def _was_cut(message: AssistantMessage, usage: Usage, limit: int) -> bool:
+    """Some servers report tool calls as the reason although the token limit cut the arguments."""
+    if not usage.complete or usage.output_tokens + usage.reasoning_tokens < limit:
+        return False
+    texts = [call.arguments.text for call in message.calls]
+    return any(text.strip() and parse_object(text) is None for text in texts)

@@ -1,0 +1,129 @@
+"""The one place that makes HTTP clients for model endpoints.
+
+No redirects, nothing from the environment, bounded bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2
+
+from milepost.domain.errors import ModelAnswerTooLarge, ModelRequestRejected, ModelUnauthorized
+from milepost.domain.providers import OpenAICompatibleProvider
+from milepost.ports.secrets import SecretStore
+from milepost.providers.faults import Redactor
+
+ERROR_BODY_BYTES = 64 * 1024
+"""Of an error response; the rest is not read and its connection is closed."""
+
+_KEPT_HEADERS = frozenset({b"host", b"accept", b"content-type", b"content-length"})
+"""Set by the library and sent on; its other headers describe this machine or come from the environment."""
+
+
+def http_client(config: OpenAICompatibleProvider, transport: EndpointTransport) -> httpx2.AsyncClient:
+    """A client whose every request goes through `transport`."""
+    return httpx2.AsyncClient(
+        transport=transport, timeout=http_timeout(config), follow_redirects=False, trust_env=False
+    )
+
+
+def http_timeout(config: OpenAICompatibleProvider) -> httpx2.Timeout:
+    """Connect, and the longest wait between two pieces of a body."""
+    return httpx2.Timeout(config.timeouts.idle, connect=config.timeouts.connect)
+
+
+class EndpointTransport(httpx2.AsyncBaseTransport):
+    """Puts the configured headers on each request and bounds each response.
+
+    Credentials are added here, after every library, so that none of them holds, logs or reports a key.
+    """
+
+    def __init__(self, config: OpenAICompatibleProvider, secrets: SecretStore) -> None:
+        self._config = config
+        self._secrets = secrets
+        self._inner = httpx2.AsyncHTTPTransport(
+            trust_env=False, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8)
+        )
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.redact = Redactor(())
+
+    def refresh(self) -> None:
+        """Resolve the secret references again, so that a changed key counts from the next call.
+
+        Raises:
+            SecretMissing: a reference does not resolve.
+            ModelUnauthorized: a value cannot be a header.
+        """
+        config = self._config
+        values = dict(config.headers)
+        hidden: list[str] = []
+        for header, reference in config.secret_headers.items():
+            values[header] = self._secret(reference)
+            hidden.append(values[header])
+        if config.api_key:
+            key = self._secret(config.api_key)
+            values["Authorization"] = f"Bearer {key}"
+            hidden.append(key)
+        values = {"User-Agent": "milepost", "Accept-Encoding": "identity", **values}
+        self._headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in values.items()]
+        self.redact = Redactor(hidden)
+
+    def _secret(self, reference: str) -> str:
+        value = self._secrets.resolve(reference)
+        if not value or not value.isascii() or not value.isprintable() or value != value.strip():
+            # Said here, without the value: the HTTP library would quote it.
+            raise ModelUnauthorized(
+                f"Provider '{self._config.name}': what {reference} holds cannot be sent as a header.",
+                field="api_key",
+                fix="It must be one line of printable ASCII without spaces around it.",
+            )
+        return value
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        kept = [(name, value) for name, value in request.headers.raw if name.lower() in _KEPT_HEADERS]
+        request.headers = httpx2.Headers([*kept, *self._headers])
+        response = await self._inner.handle_async_request(request)
+        encoding = response.headers.get("content-encoding", "identity").lower()
+        if encoding not in ("", "identity"):
+            await response.aclose()
+            raise ModelRequestRejected(
+                f"Provider '{self._config.name}' sent its answer compressed ({encoding[:32]}) though asked not to.",
+                fix="Switch off compression for this route in the server or the proxy before it.",
+            )
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - narrows the library's union
+        return httpx2.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_BoundedStream(response.stream, self._config, failed=response.status_code >= 300),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream, config: OpenAICompatibleProvider, *, failed: bool) -> None:
+        self._inner = inner
+        self._config = config
+        self._failed = failed
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        limit = ERROR_BODY_BYTES if self._failed else self._config.limits.response_bytes
+        seen = 0
+        async for piece in self._inner:
+            seen += len(piece)
+            if seen <= limit:
+                yield piece
+            elif self._failed:
+                return
+            else:
+                raise ModelAnswerTooLarge(
+                    f"Provider '{self._config.name}' sent more than {limit} bytes in one answer.",
+                    field="limits.response_bytes",
+                    fix="Ask for less, or raise `limits.response_bytes` of the provider.",
+                )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,0 +1,157 @@
+"""One configured endpoint: streams a call, checks health."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from typing import cast
+
+from openai import AsyncOpenAI
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.openai import OpenAIChatModelSettings
+from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider as LibraryProvider
+from pydantic_ai.tools import ToolDefinition as LibraryTool
+
+from milepost.domain.errors import MilepostError, ModelIncomplete, ModelRequestRejected, ModelTimedOut
+from milepost.domain.messages import Sampling
+from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider, ProviderConfig
+from milepost.domain.tools import ToolDefinition
+from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
+from milepost.ports.secrets import SecretStore
+from milepost.providers.openai_compatible import health
+from milepost.providers.openai_compatible.answer import completed
+from milepost.providers.openai_compatible.deadlines import CallClock
+from milepost.providers.openai_compatible.failures import model_error
+from milepost.providers.openai_compatible.http import EndpointTransport, http_client, http_timeout
+from milepost.providers.openai_compatible.messages import library_messages, wire_tool_name
+from milepost.providers.openai_compatible.model import ChatModel, ChatStream, library_profile
+from milepost.providers.provider import Providers
+
+
+def create(config: ProviderConfig, secrets: SecretStore, providers: Providers) -> Endpoint:
+    """The adapter for `config`."""
+    assert isinstance(config, OpenAICompatibleProvider)  # noqa: S101 - the gateway dispatches by type
+    return Endpoint(config, secrets)
+
+
+class Endpoint:
+    """An OpenAI-compatible endpoint. Connections are kept between calls; credentials are resolved for each call."""
+
+    def __init__(self, config: OpenAICompatibleProvider, secrets: SecretStore) -> None:
+        self._config = config
+        self._transport = EndpointTransport(config, secrets)
+        self._http = http_client(config, self._transport)
+        # The placeholder never leaves: the transport sets the headers.
+        sdk = AsyncOpenAI(
+            base_url=config.base_url,
+            api_key="unset",
+            http_client=self._http,
+            timeout=http_timeout(config),
+            max_retries=0,
+        )
+        self._library = LibraryProvider(
+            config.name, openai_client=sdk, profile=lambda name: library_profile(config.profile_of(name))
+        )
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
+        config = self._config
+        self._transport.refresh()
+        profile = config.profile_of(request.model)
+        diagnostics: list[str] = []
+        messages = library_messages(
+            request.messages, request.system_prompt, profile.system_role, config.name, request.model
+        )
+        if not messages:
+            raise ModelRequestRejected("There is no message to send.", field="messages")
+        parameters = _parameters(request.tools, profile, diagnostics)
+        settings = _settings(request.sampling, profile, diagnostics)
+        model = ChatModel(request.model, self._library, profile)
+        clock = CallClock(config)
+        stream: ChatStream | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                stream = await _open(stack, model, messages, settings, parameters, clock)
+                stream.begin(request.idempotency_key, config.limits.events, clock.finishing)
+                async with aclosing(stream.deltas()) as deltas:
+                    while True:
+                        async with clock.waiting():
+                            delta = await anext(deltas, None)
+                        if delta is None:
+                            break
+                        yield delta
+        except Exception as error:
+            passed = clock.error if isinstance(error, TimeoutError) else None
+            failure = passed or model_error(error, config, self._transport.redact, begun=stream is not None)
+            # A cut after the finish reason costs the usage, not the answer.
+            if stream is None or stream.raw_finish is None or not isinstance(failure, ModelIncomplete | ModelTimedOut):
+                # Without a cause: the library's errors hold bodies and headers.
+                raise failure from None
+            diagnostics.append("The connection ended after the finish reason; usage may be missing.")
+        yield completed(request, profile, stream, [*diagnostics, *model.diagnostics])
+
+    async def check(self) -> ModelHealth:
+        try:
+            self._transport.refresh()
+        except MilepostError as error:
+            return ModelHealth(self._config.name, False, error.message, error.fix)
+        return await health.check(self._config, self._http, self._transport.redact)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+async def _open(
+    stack: AsyncExitStack,
+    model: ChatModel,
+    messages: list[ModelMessage],
+    settings: OpenAIChatModelSettings,
+    parameters: ModelRequestParameters,
+    clock: CallClock,
+) -> ChatStream:
+    async with clock.opening():
+        stream = await stack.enter_async_context(model.request_stream(messages, settings, parameters))
+    if not isinstance(stream, ChatStream):
+        raise TypeError(f"unexpected stream {type(stream).__name__}")
+    return stream
+
+
+def _parameters(
+    tools: tuple[ToolDefinition, ...], profile: EndpointProfile, diagnostics: list[str]
+) -> ModelRequestParameters:
+    if tools and not profile.supports_tools:
+        diagnostics.append("The endpoint takes no tools; none were offered.")
+        tools = ()
+    for tool in tools:
+        if wire_tool_name(tool.name) != tool.name:
+            raise ModelRequestRejected(
+                f"Tool '{tool.name[:80]}' cannot be offered: a name has at most 64 letters, digits, '_' and '-'.",
+                field="tools",
+            )
+    return ModelRequestParameters(
+        function_tools=[
+            LibraryTool(name=tool.name, description=tool.description, parameters_json_schema=tool.parameters)
+            for tool in tools
+        ]
+    )
+
+
+def _settings(sampling: Sampling, profile: EndpointProfile, diagnostics: list[str]) -> OpenAIChatModelSettings:
+    wanted = {
+        "temperature": ("temperature", sampling.temperature),
+        "top_p": ("top_p", sampling.top_p),
+        "max_tokens": ("max_tokens", sampling.max_tokens),
+        "reasoning_effort": ("openai_reasoning_effort", sampling.reasoning_effort),
+        "stop": ("stop_sequences", list(sampling.stop) or None),
+    }
+    chosen: dict[str, object] = {}
+    for name, (key, value) in wanted.items():
+        if value is None:
+            continue
+        if name in profile.unsupported:
+            diagnostics.append(f"The endpoint does not take '{name}'; it was left out.")
+        else:
+            chosen[key] = value
+    if profile.extra_body:
+        chosen["extra_body"] = dict(profile.extra_body)
+    return cast(OpenAIChatModelSettings, chosen)

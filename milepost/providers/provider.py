@@ -1,0 +1,40 @@
+"""What the gateway needs of one kind of provider."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Protocol
+
+from milepost.domain.providers import ProviderConfig
+from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
+from milepost.ports.secrets import SecretStore
+
+
+class Provider(Protocol):
+    """One configured provider. See `ModelGateway` for the meaning and the errors of each method."""
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]: ...
+
+    async def check(self) -> ModelHealth: ...
+
+    async def close(self) -> None: ...
+
+
+class Providers(Protocol):
+    """Access to the other configured providers, for one that wraps another."""
+
+    async def provider(self, name: str) -> Provider: ...
+
+
+class Factory(Protocol):
+    """The `create` function of an adapter module."""
+
+    def __call__(self, config: ProviderConfig, secrets: SecretStore, providers: Providers) -> Provider: ...
+
+
+def secret_references(config: ProviderConfig) -> Mapping[str, str]:
+    """The secret references of a provider by the configuration key that holds each."""
+    if config.type != "openai_compatible":
+        return {}
+    references = {f"secret_headers.{name}": reference for name, reference in config.secret_headers.items()}
+    return {"api_key": config.api_key, **references} if config.api_key else references

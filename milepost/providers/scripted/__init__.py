@@ -1,0 +1,1 @@
+"""Answers from a script: demonstrations, tests, and trying Milepost without a model."""
