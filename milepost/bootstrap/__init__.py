@@ -1,0 +1,1 @@
+"""Composition: configuration -> adapters -> services. The one place where adapters meet."""

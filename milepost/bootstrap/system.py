@@ -1,23 +1,39 @@
-"""The real clock and id source."""
+"""Time, identity and release of this process."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import secrets
+import socket
 import time
 
-import uuid_utils
+from uuid_utils import compat
+
+DISTRIBUTION = "milepost"
 
 
 class SystemClock:
-    """Wall-clock time."""
+    """`Clock` of the operating system."""
 
     def now(self) -> int:
         """Microseconds since the epoch, UTC."""
-        return time.time_ns() // 1_000
+        return time.time_ns() // 1000
 
 
 class UuidIds:
-    """Ids from UUIDv7 (RFC 9562): unique without coordination, sorted by creation time."""
+    """`IdSource` of UUIDv7."""
 
     def new(self, prefix: str) -> str:
         """`{prefix}_{32 hexadecimal digits}`."""
-        return f"{prefix}_{uuid_utils.uuid7().hex}"
+        return f"{prefix}_{compat.uuid7().hex}"
+
+
+def release() -> str:
+    """Version of the installed Milepost."""
+    return importlib.metadata.version(DISTRIBUTION)
+
+
+def worker_name() -> str:
+    """A name for this process that no earlier process had: host, pid and a random part."""
+    return f"{socket.gethostname()[:40]}/{os.getpid()}/{secrets.token_hex(4)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from milepost.config.document import Path_
-from milepost.config.models import DEFAULT_AGENT, SCRIPTED, AgentSection, Settings
+from milepost.config.models import DEFAULT_AGENT, SCRIPTED, AgentSection, Settings, TemporalSection
 from milepost.config.problems import nearest
 from milepost.config.providers import (
     DEMO_MODEL,
@@ -50,8 +50,10 @@ def check(settings: Settings) -> Iterator[Fault]:
             message = f"names a provider '{provider.source}' that is not configured."
             yield ("providers", name, "source"), message, nearest(provider.source, sorted(providers))
     yield from _check_default_agent(settings)
-    if settings.temporal.api_key is not None and not settings.temporal.address:
-        yield ("temporal", "api_key"), "is of no use without 'temporal.address'.", "Set temporal.address, or remove it."
+    if not settings.temporal.address:
+        for key in ("api_key", "namespace", "tls"):
+            if getattr(settings.temporal, key) != TemporalSection.model_fields[key].default:
+                yield ("temporal", key), "is of no use without 'temporal.address'.", "Set it, or remove this key."
 
 
 def _check_default_agent(settings: Settings) -> Iterator[Fault]:

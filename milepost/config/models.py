@@ -129,13 +129,11 @@ class SandboxSection(Section):
 
 class WorkerSection(Section):
     queues: tuple[Literal["turns", "models", "sandbox"], ...] = ("turns", "models", "sandbox")
-    """Task queues that `milepost worker` serves."""
-    turns: Annotated[Count, Field(ge=1, le=1000)] = 64
+    """Kinds of work that `milepost worker` takes: workflows and ledger work, model calls, tools in the sandbox."""
+    workflow_tasks: Annotated[Count, Field(ge=1, le=1000)] = 20
     """Workflow tasks at the same time."""
-    models: Annotated[Count, Field(ge=1, le=1000)] = 32
-    """Model calls at the same time."""
-    sandbox: Annotated[Count, Field(ge=1, le=1000)] = 16
-    """Tool calls at the same time."""
+    activities: Annotated[Count, Field(ge=1, le=1000)] = 64
+    """Model and tool calls at the same time, of each kind."""
 
 
 class LoggingSection(Section):

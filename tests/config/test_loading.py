@@ -42,7 +42,7 @@ agents:
   writer: {provider: local, model: other}
 default_agent: coder
 sandbox: {network: bridge, limits: {memory: 512MiB, cpus: 1, pids: 100}, environment: [LANG, UNSET_NAME]}
-worker: {queues: [models], models: 3}
+worker: {queues: [models], activities: 3}
 logging: {level: DEBUG, format: json}
 """
 

@@ -1,0 +1,119 @@
+"""What `milepost doctor` and the health routes look at: every real part, with the exact fix."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from milepost.bootstrap.data_root import MIN_FREE_BYTES, DataRoot
+from milepost.bootstrap.ownership import foreign_packages
+from milepost.config.loading import Config
+from milepost.domain.errors import TemporalUnavailable
+from milepost.ports.ledger import Ledger
+from milepost.ports.models import ModelGateway
+from milepost.ports.sandbox import SandboxProvider
+from milepost.ports.system import Clock
+from milepost.services.health import Check, CheckFunction
+
+LOW_SPACE_BYTES = 1024**3
+LIVE_WORKER_US = 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalPart:
+    """What the services know of Temporal. `check` raises TemporalUnavailable; None: it is not running here now."""
+
+    ui: str
+    namespace: str
+    target: str
+    check: Callable[[], Awaitable[None]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the checks look at."""
+
+    config: Config
+    root: DataRoot
+    ledger: Ledger
+    clock: Clock
+    gateway: ModelGateway
+    sandboxes: SandboxProvider | None
+    temporal: TemporalPart
+
+
+def functions(parts: Parts) -> dict[str, CheckFunction]:
+    """The checks by name, in the order they are shown."""
+    found: dict[str, CheckFunction] = {
+        "configuration": partial(_configuration, parts),
+        "packages": _packages,
+        "disk": partial(_disk, parts),
+        "database": partial(_database, parts),
+        "temporal": partial(_temporal, parts),
+        "sandbox": partial(_sandbox, parts),
+    }
+    for agent in parts.config.agents.values():
+        found[f"model:{agent.agent_id}"] = partial(_model, parts, agent.agent_id)
+    return found
+
+
+async def _configuration(parts: Parts) -> Check:
+    path = parts.config.path
+    detail = f"Read from {path}." if path is not None else "No milepost.yaml; the built-in defaults are in force."
+    return Check("configuration", True, detail)
+
+
+async def _packages() -> Check:
+    problems = await asyncio.to_thread(foreign_packages)
+    if problems:
+        return Check("packages", False, " ".join(problems), "Install Milepost into an environment of its own.")
+    return Check("packages", True, "The root packages belong to Milepost alone.")
+
+
+async def _disk(parts: Parts) -> Check:
+    try:
+        free = shutil.disk_usage(parts.root.path).free
+    except OSError as error:
+        return Check("disk", False, f"{parts.root.path}: {error.strerror}.", "Set MILEPOST_HOME to a usable folder.")
+    detail = f"{free / 1024**3:.1f} GiB free at {parts.root.path}."
+    if free < LOW_SPACE_BYTES:
+        return Check("disk", False, detail, f"Free some space: nothing starts below {MIN_FREE_BYTES // 1024**2} MiB.")
+    return Check("disk", True, detail)
+
+
+async def _database(parts: Parts) -> Check:
+    await parts.ledger.check()
+    kind = "PostgreSQL" if parts.config.database_url().startswith("postgresql") else "SQLite"
+    return Check("database", True, f"{kind} answers; instance {parts.ledger.instance_id}.")
+
+
+async def _temporal(parts: Parts) -> Check:
+    temporal = parts.temporal
+    if temporal.check is not None:
+        await temporal.check()
+        return Check("temporal", True, f"{temporal.target} answers; UI at {temporal.ui or 'an unknown address'}.")
+    from milepost.temporal.dev_server import executable
+
+    try:
+        program = await asyncio.to_thread(executable)
+    except TemporalUnavailable as error:
+        return Check("temporal", False, error.message, error.fix)
+    return Check("temporal", True, f"The embedded server is started when it is needed ({program}).")
+
+
+async def _sandbox(parts: Parts) -> Check:
+    if parts.sandboxes is None:
+        return Check("sandbox", True, "Off by configuration: Sessions have no tools.")
+    health = await parts.sandboxes.check()
+    limits = f" Not enforced on this machine: {', '.join(health.unenforced)}." if health.unenforced else ""
+    return Check("sandbox", health.ok, health.detail + limits, health.fix)
+
+
+async def _model(parts: Parts, agent_id: str) -> Check:
+    agent = parts.config.agents[agent_id]
+    parts.gateway.validate(agent.provider, agent.model)
+    health = await parts.gateway.check(agent.provider)
+    return Check(f"model:{agent_id}", health.ok, f"{agent.provider}/{agent.model}: {health.detail}", health.fix)

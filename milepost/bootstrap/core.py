@@ -1,0 +1,115 @@
+"""The parts every process needs, opened and closed in order: storage, models, sandboxes, and the services on them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from milepost.bootstrap import checks
+from milepost.bootstrap.data_root import DataRoot
+from milepost.bootstrap.sandboxes import open_sandboxes, spec_of
+from milepost.bootstrap.system import SystemClock, UuidIds, release
+from milepost.config.loading import Config
+from milepost.domain.events import InstanceStarted, StreamKind
+from milepost.ports.ledger import Ledger, NewEvent
+from milepost.ports.models import ModelGateway
+from milepost.ports.notifier import Notifier
+from milepost.ports.sandbox import SandboxProvider
+from milepost.providers.gateway import Gateway
+from milepost.services.catalog import Services
+from milepost.services.contents import Contents
+from milepost.services.health import HealthService
+from milepost.services.history import HistoryService
+from milepost.services.live import LiveService
+from milepost.services.sessions import SessionService
+from milepost.services.turns import TurnService
+from milepost.services.workbench import Workbench
+from milepost.storage import FileBlobStore, SchemaStatus, open_ledger, open_notifier, schema_state, upgrade
+
+READY_PARTS = frozenset({"temporal", "database"})
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Everything but Temporal."""
+
+    config: Config
+    root: DataRoot
+    clock: SystemClock
+    ids: UuidIds
+    ledger: Ledger
+    notifier: Notifier
+    contents: Contents
+    gateway: ModelGateway
+    sandboxes: SandboxProvider | None
+    workbench: Workbench
+
+    def services(self, temporal: checks.TemporalPart) -> Services:
+        """The use cases of this process."""
+        agents = dict(self.config.agents)
+        sessions = SessionService(self.ledger, self.clock, self.ids, agents, self.config.default_agent)
+        turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate)
+        parts = checks.Parts(self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal)
+        return Services(
+            sessions=sessions,
+            turns=turns,
+            history=HistoryService(self.ledger),
+            live=LiveService(self.ledger, self.notifier, turns),
+            contents=self.contents,
+            health=HealthService(checks.functions(parts), READY_PARTS),
+            temporal_ui=temporal.ui,
+            temporal_namespace=temporal.namespace,
+            release=release(),
+            instance_id=self.ledger.instance_id,
+        )
+
+    async def record_start(self, *roles: str) -> None:
+        """Append `instance.started` to the instance's stream. Raises StorageUnavailable."""
+        now = self.clock.now()
+        event = NewEvent(self.ids.new("start"), InstanceStarted(release(), roles))
+        stream = f"instance/{self.ledger.instance_id}"
+        await self.ledger.write(lambda tx: tx.events.append(stream, StreamKind.INSTANCE, [event], now))
+
+
+async def migrate(config: Config, root: DataRoot) -> None:
+    """Make the ledger or bring it to this release's schema. Raises StorageUnavailable, SchemaTooNew."""
+    root.prepare()
+    await upgrade(config.database_url())
+
+
+async def is_empty(config: Config) -> bool:
+    """Whether there is no ledger yet. Raises StorageUnavailable."""
+    return (await schema_state(config.database_url())).status is SchemaStatus.EMPTY
+
+
+@asynccontextmanager
+async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
+    """Open storage, models and sandboxes; close them in reverse order.
+
+    Raises:
+        StorageUnavailable, SchemaOutdated, SchemaTooNew, SecretMissing, ConfigInvalid.
+    """
+    url = config.database_url()
+    async with contextlib.AsyncExitStack() as stack:
+        notifier = await open_notifier(url)
+        stack.push_async_callback(notifier.close)
+        ledger = await open_ledger(url, notifier)
+        stack.push_async_callback(ledger.close)
+        gateway = Gateway(config.providers, config.secrets)
+        stack.push_async_callback(gateway.close)
+        sandboxes = await stack.enter_async_context(open_sandboxes(config, root))
+        instance_id = ledger.instance_id
+        yield Core(
+            config=config,
+            root=root,
+            clock=SystemClock(),
+            ids=UuidIds(),
+            ledger=ledger,
+            notifier=notifier,
+            contents=Contents(FileBlobStore(root.blobs)),
+            gateway=gateway,
+            sandboxes=sandboxes,
+            workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
+        )

@@ -1,0 +1,118 @@
+"""Reaching Temporal: the configured cluster, or the embedded dev server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from milepost.bootstrap.data_root import DataRoot
+from milepost.config.loading import Config
+from milepost.domain.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from milepost.temporal.client import TemporalAddress
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalConnection:
+    """An open connection; `address.ui` is where a person opens the Temporal UI ("" if it is not known)."""
+
+    client: Client
+    address: TemporalAddress
+    check: Callable[[], Awaitable[None]]
+
+
+def embedded(config: Config) -> bool:
+    """Whether Milepost starts its own Temporal server."""
+    return not config.settings.temporal.address
+
+
+def expected_ui(config: Config) -> str:
+    """Address of the Temporal UI as far as the configuration tells it."""
+    section = config.settings.temporal
+    if section.ui_url is not None:
+        return section.ui_url
+    return f"http://127.0.0.1:{section.ui_port}" if embedded(config) and section.ui_port else ""
+
+
+@asynccontextmanager
+async def temporal_connection(config: Config, root: DataRoot) -> AsyncIterator[TemporalConnection]:
+    """Connect to the configured cluster, or start the embedded server and stop it at the end.
+
+    Raises:
+        TemporalUnavailable, SecretMissing, ConfigInvalid.
+    """
+    from milepost.temporal.client import connect
+    from milepost.temporal.dev_server import DevServer
+
+    async with contextlib.AsyncExitStack() as stack:
+        if embedded(config):
+            section = config.settings.temporal
+            ports = [port if _is_free(port) else 0 for port in (section.port, section.ui_port)]
+            server = DevServer(root.temporal_store, root.temporal_log, port=ports[0], ui_port=ports[1])
+            stack.push_async_callback(server.stop)
+            address = await server.start()
+            if section.ui_url is not None:
+                address = replace(address, ui=section.ui_url)
+        else:
+            address = configured_address(config)
+        client = await connect(address)
+
+        async def check() -> None:
+            from milepost.temporal.starter import TemporalStarter
+
+            await TemporalStarter(client, "").check()
+
+        yield TemporalConnection(client, address, check)
+
+
+def configured_address(config: Config) -> TemporalAddress:
+    """The configured cluster with its secrets resolved. Raises SecretMissing, ConfigInvalid."""
+    from milepost.temporal.client import TemporalAddress
+
+    section = config.settings.temporal
+    resolve = config.secrets.resolve
+    tls = section.tls
+    base = config.path.parent if config.path is not None else Path.cwd()
+    return TemporalAddress(
+        target=section.address,
+        namespace=section.namespace,
+        ui=expected_ui(config),
+        # An API key travels in a header: it is never sent in the clear.
+        tls=tls is not None or section.api_key is not None,
+        server_name=tls.server_name if tls else None,
+        root_ca=_bytes(base, tls.ca_file, "temporal.tls.ca_file") if tls else None,
+        client_certificate=_bytes(base, tls.cert_file, "temporal.tls.cert_file") if tls else None,
+        client_key=resolve(tls.key).encode() if tls and tls.key else None,
+        api_key=resolve(section.api_key) if section.api_key else None,
+    )
+
+
+def _bytes(base: Path, path: Path | None, key: str) -> bytes | None:
+    if path is None:
+        return None
+    target = base / path.expanduser()
+    try:
+        with target.open("rb") as file:
+            return file.read(1024 * 1024)
+    except OSError as error:
+        raise ConfigInvalid(f"'{key}': {target} cannot be read: {error.strerror}.", field=key) from error
+
+
+def _is_free(port: int) -> bool:
+    if not port:
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
