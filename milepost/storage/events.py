@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, cast, insert, literal_column, null, select, union_all, update
@@ -14,35 +15,45 @@ from milepost.domain.turns import TurnState
 from milepost.ledger.chain import GENESIS, StoredEvent, event_hash
 from milepost.ledger.codec import encode
 from milepost.ports.ledger import NewEvent
-from milepost.storage.columns import Identifier
-from milepost.storage.statements import insert_ignore
+from milepost.storage.columns import check_identifier
+from milepost.storage.statements import Prepared, insert_ignore
 from milepost.storage.tables import events, streams, turns
 
 MAX_PAGE = 10_000
+MAX_APPEND = 4096
+"""Events of one call; their keys must fit one statement's parameters."""
 _NO_END = 2**63 - 1
 
 _HEAD, _KEY, _ENDED = 0, 1, 2
 _ADD_STREAM = insert_ignore(streams)
 _LOCK = select(streams.c.stream_id).where(streams.c.stream_id == bindparam("stream")).with_for_update(key_share=True)
-# Head, known keys and ended turns in one statement. It must follow the lock: on PostgreSQL only a new statement sees
-# what the lock's previous holder committed.
-_LOOK = union_all(
-    select(
-        literal_column(str(_HEAD)).label("what"),
-        streams.c.kind.label("name"),
-        streams.c.head_seq.label("seq"),
-        streams.c.head_hash.label("hash"),
-    ).where(streams.c.stream_id == bindparam("stream")),
-    select(literal_column(str(_KEY)), events.c.event_key, events.c.seq, cast(null(), LargeBinary)).where(
-        events.c.stream_id == bindparam("stream"), events.c.event_key.in_(bindparam("keys", expanding=True))
-    ),
-    select(literal_column(str(_ENDED)), turns.c.turn_id, cast(null(), BigInteger), cast(null(), LargeBinary)).where(
-        turns.c.turn_id.in_(bindparam("turns", type_=Identifier, expanding=True)),
-        turns.c.state != TurnState.RUNNING.value,
-    ),
-)
-_INSERT = insert(events)
-_SET_HEAD = (
+
+
+@lru_cache(maxsize=64)
+def _look(keys: int, turn_ids: int) -> Prepared:
+    """Head, known ones of `keys` event keys, ended ones of `turn_ids` turns, in one statement.
+
+    It must follow the lock: on PostgreSQL only a new statement sees what the lock's previous holder committed. Plain
+    parameters instead of an expanding one let SQLAlchemy keep the compiled text.
+    """
+    this = events.c.stream_id == bindparam("stream")
+    known = events.c.event_key.in_([bindparam(f"key{n}") for n in range(keys)])
+    named = turns.c.turn_id.in_([bindparam(f"turn{n}") for n in range(turn_ids)])
+    ended = turns.c.state != TurnState.RUNNING.value
+    no_seq, no_hash = cast(null(), BigInteger), cast(null(), LargeBinary)
+    parts = [
+        select(literal_column(str(_HEAD)), streams.c.kind, streams.c.head_seq, streams.c.head_hash).where(
+            streams.c.stream_id == bindparam("stream")
+        ),
+        select(literal_column(str(_KEY)), events.c.event_key, events.c.seq, no_hash).where(this, known),
+    ]
+    if turn_ids:
+        parts.append(select(literal_column(str(_ENDED)), turns.c.turn_id, no_seq, no_hash).where(named, ended))
+    return Prepared(union_all(*parts))
+
+
+_INSERT = Prepared(insert(events))
+_SET_HEAD = Prepared(
     update(streams)
     .where(streams.c.stream_id == bindparam("stream"))
     .values(head_seq=bindparam("seq"), head_hash=bindparam("head"))
@@ -88,8 +99,10 @@ class SqlEventLog:
     def append(self, stream_id: str, kind: StreamKind, new: Sequence[NewEvent], at: int) -> list[int]:
         if not new:
             return []
+        if len(new) > MAX_APPEND:
+            raise InvalidInput(f"{len(new)} events at once are too many; at most {MAX_APPEND} are accepted.")
         _check_kinds(kind, new)
-        seq, head, known, ended = self._look(stream_id, kind, new)
+        seq, head, known, ended = self._look_up(stream_id, kind, new)
         rows: list[dict[str, Any]] = []
         for item in new:
             if item.key in known:
@@ -102,36 +115,38 @@ class SqlEventLog:
             known[item.key] = seq
             rows.append(row)
         if rows:
-            self._conn.execute(_INSERT, rows if len(rows) > 1 else rows[0])
-            self._conn.execute(_SET_HEAD, {"stream": stream_id, "seq": seq, "head": head})
+            _INSERT.run_many(self._conn, rows)
+            _SET_HEAD.run(self._conn, {"stream": stream_id, "seq": seq, "head": head})
             self._notify(stream_id)
         return [known[item.key] for item in new]
 
-    def _look(
+    def _look_up(
         self, stream_id: str, kind: StreamKind, new: Sequence[NewEvent]
     ) -> tuple[int, bytes, dict[str, int], set[str]]:
         """Lock the stream, made if missing; return head seq, head hash, seq by known key, ended turns."""
-        params = {
-            "stream": stream_id,
-            "keys": list({item.key for item in new}),
-            "turns": list({item.turn_id for item in new if item.turn_id is not None}),
-        }
+        check_identifier(stream_id)
+        keys = _padded({item.key for item in new})
+        turn_ids = _padded({item.turn_id for item in new if item.turn_id is not None})
+        params = {"stream": stream_id}
+        params.update((f"key{n}", key) for n, key in enumerate(keys))
+        params.update((f"turn{n}", turn_id) for n, turn_id in enumerate(turn_ids))
+        look = _look(len(keys), len(turn_ids))
         for _ in range(2):
             if self._conn.dialect.name == "postgresql":
                 self._conn.execute(_LOCK, {"stream": stream_id})
-            found = self._conn.execute(_LOOK, params).all()
-            heads = [row for row in found if row.what == _HEAD]
+            found = look.all(self._conn, params)
+            heads = [row for row in found if row[0] == _HEAD]
             if heads:
                 break
             self._conn.execute(
                 _ADD_STREAM.on(self._conn),
                 {"stream_id": stream_id, "kind": kind.value, "head_seq": 0, "head_hash": GENESIS},
             )
-        (head,) = heads
-        if head.name != kind.value:
-            raise InvalidInput(f"Stream {stream_id} is of kind '{head.name}', not '{kind.value}'.")
-        known = {row.name: row.seq for row in found if row.what == _KEY}
-        return head.seq, head.hash, known, {row.name for row in found if row.what == _ENDED}
+        ((_, found_kind, head_seq, head_hash),) = heads
+        if found_kind != kind.value:
+            raise InvalidInput(f"Stream {stream_id} is of kind '{found_kind}', not '{kind.value}'.")
+        known = {name: seq for what, name, seq, _ in found if what == _KEY}
+        return head_seq, head_hash, known, {name for what, name, _, _ in found if what == _ENDED}
 
     def read(
         self, stream_id: str, *, after: int = 0, before: int | None = None, limit: int = 1000
@@ -164,6 +179,15 @@ def _stored(row: Any) -> StoredEvent:
     return StoredEvent(*row)
 
 
+def _padded(values: set[str]) -> list[str]:
+    """The values, the first one repeated up to a power of four, so that few statements serve all numbers."""
+    found = list(values)
+    size = 1
+    while size < len(found):
+        size *= 4
+    return found + found[:1] * (size - len(found)) if found else found
+
+
 def _check_kinds(kind: StreamKind, new: Sequence[NewEvent]) -> None:
     for item in new:
         if not isinstance(item.event, EVENTS_BY_KIND[kind]):
@@ -176,11 +200,11 @@ def _row(stream_id: str, seq: int, item: NewEvent, at: int, prev: bytes) -> dict
     return {
         "stream_id": stream_id,
         "seq": seq,
-        "event_key": item.key,
+        "event_key": check_identifier(item.key),
         "type": type_,
         "version": version,
         "at": at,
-        "turn_id": item.turn_id,
+        "turn_id": item.turn_id and check_identifier(item.turn_id),
         "payload": payload,
         "prev_hash": prev,
         "hash": event_hash(prev, stream_id, seq, item.key, type_, version, at, item.turn_id, payload),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from milepost.domain.errors import MilepostError, StorageUnavailable
@@ -30,6 +30,7 @@ SQLITE_READONLY: Final = sqlite3.SQLITE_READONLY
 # Classes and single codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRES_CLASSES: Final = ("08", "28", "3D", "53", "57", "58", "XX")
 _POSTGRES_CODES: Final = frozenset({"25006", "25P03", "55P03", "40001", "40P01"})
+_GOING_CODES: Final = frozenset({"57P01", "57P02", "57P03"})
 RETRY_CODES: Final = frozenset({"40001", "40P01"})
 """Serialization failure and deadlock: the whole body may simply run again."""
 
@@ -58,9 +59,12 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def connection_lost(error: BaseException) -> bool:
-    """Whether the connection that ran the statement is gone."""
-    if isinstance(error, DBAPIError):
-        return error.connection_invalidated
+    """Whether the connection that ran the statement is gone, or the server is going."""
+    state = sqlstate(error) or ""
+    if state.startswith("08") or state in _GOING_CODES:
+        return True
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
     return isinstance(error, ConnectionError)
 
 
@@ -79,7 +83,7 @@ def postgres_fault(error: BaseException, where: str) -> StorageUnavailable | Non
             f"The ledger {where} cannot be used (SQLSTATE {state}): {detail}",
             fix="Check the PostgreSQL server and the database URL, then repeat.",
         )
-    if connection_lost(error) or (isinstance(error, OSError | TimeoutError) and not isinstance(error, SQLAlchemyError)):
+    if connection_lost(error) or isinstance(error, OSError | TimeoutError):
         return StorageUnavailable(
             f"The ledger {where} does not answer ({type(error).__name__}).",
             fix="Check that the PostgreSQL server runs and can be reached, then repeat.",

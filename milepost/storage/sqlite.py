@@ -39,10 +39,13 @@ MIN_FREE_BYTES: Final = 16 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
-def sqlite_engine(path: Path, *, readers: int = 0, foreign_keys: bool = True) -> Engine:
+def sqlite_engine(
+    path: Path, *, begin: str | None = "BEGIN IMMEDIATE", readers: int = 0, foreign_keys: bool = True
+) -> Engine:
     """An engine of write connections, or of a pool of `readers` that refuse to write.
 
-    Migrations run without foreign keys, since rebuilding a table would otherwise delete what refers to it.
+    `begin` is what starts a transaction; None leaves transactions to the caller. Migrations run without foreign keys,
+    since rebuilding a table would otherwise delete what refers to it.
     """
     pool: dict[str, Any] = {"poolclass": NullPool}
     if readers:
@@ -52,7 +55,6 @@ def sqlite_engine(path: Path, *, readers: int = 0, foreign_keys: bool = True) ->
         connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000},
         **pool,
     )
-    begin = "BEGIN" if readers else "BEGIN IMMEDIATE"
     pragmas = [
         "journal_mode = WAL",
         "synchronous = FULL",
@@ -62,8 +64,7 @@ def sqlite_engine(path: Path, *, readers: int = 0, foreign_keys: bool = True) ->
     ]
 
     def connect(driver: Any, _record: Any) -> None:
-        # The driver's own transaction handling would begin too late; SQLAlchemy says BEGIN below.
-        driver.isolation_level = None
+        driver.isolation_level = None  # the driver's own transaction handling would begin too late
         for pragma in pragmas:
             driver.execute(f"PRAGMA {pragma}")
 
@@ -71,7 +72,8 @@ def sqlite_engine(path: Path, *, readers: int = 0, foreign_keys: bool = True) ->
         conn.connection.driver_connection.execute(begin)  # type: ignore[union-attr]
 
     event.listen(engine, "connect", connect)
-    event.listen(engine, "begin", begun)
+    if begin is not None:
+        event.listen(engine, "begin", begun)
     return engine
 
 
@@ -99,7 +101,7 @@ class _Writer(threading.Thread):
     def __init__(self, path: Path, done: Callable[[list[_Job]], None]) -> None:
         super().__init__(name="ledger-writer", daemon=True)
         self._path = path
-        self._engine = sqlite_engine(path)
+        self._engine = sqlite_engine(path, begin=None)
         self._done = done
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._conn: Connection | None = None
@@ -136,30 +138,28 @@ class _Writer(threading.Thread):
             return
         if self._conn is None:
             self._conn = self._engine.connect()
-        transaction = self._conn.begin()
-        if len(jobs) > 1:
-            for job in jobs:
-                self._run_in_savepoint(self._conn, job)
-        else:
-            try:
-                jobs[0].run(self._conn)
-            except BaseException as error:
-                if faults.sqlite_code(error) in faults.FATAL_SQLITE:
-                    raise
-                transaction.rollback()
-                jobs[0].error = error
-                return
-        transaction.commit()
+        driver: Any = self._conn.connection.driver_connection
+        driver.execute("BEGIN IMMEDIATE")
+        if len(jobs) == 1:
+            self._run(self._conn, jobs[0])
+            driver.execute("ROLLBACK" if jobs[0].error else "COMMIT")
+            return
+        for job in jobs:
+            driver.execute("SAVEPOINT body")
+            self._run(self._conn, job)
+            if job.error:
+                driver.execute("ROLLBACK TO body")
+            driver.execute("RELEASE body")
+        driver.execute("COMMIT")
 
-    def _run_in_savepoint(self, conn: Connection, job: _Job) -> None:
-        savepoint = conn.begin_nested()
+    def _run(self, conn: Connection, job: _Job) -> None:
+        """Run a body; its error is its own unless it took the transaction with it."""
         try:
             job.run(conn)
-            savepoint.commit()
         except BaseException as error:
-            if faults.sqlite_code(error) in faults.FATAL_SQLITE:
-                raise  # SQLite may have rolled back the whole transaction, so the group fails as one
-            savepoint.rollback()
+            driver: Any = conn.connection.driver_connection
+            if faults.sqlite_code(error) in faults.FATAL_SQLITE or not driver.in_transaction:
+                raise
             job.error = error
 
     def _fail(self, group: list[_Job], error: BaseException) -> None:
@@ -191,7 +191,7 @@ class SqliteLedger:
         self._loop = asyncio.get_running_loop()
         self._waiting = asyncio.Semaphore(MAX_WAITING)
         self._reading = asyncio.Semaphore(READERS)
-        self._readers = sqlite_engine(path, readers=READERS)
+        self._readers = sqlite_engine(path, begin="BEGIN", readers=READERS)
         self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="ledger-reader")
         self._writer = _Writer(path, self._finished)
         self._writer.start()

@@ -18,6 +18,7 @@ class Transaction:
     """`ports.ledger.LedgerTx` over an open SQLAlchemy connection; whoever made it commits or rolls back."""
 
     def __init__(self, conn: Connection) -> None:
+        self.connection = conn
         self.topics: set[str] = set()
         self.events = SqlEventLog(conn, self.notify)
         self.sessions = SqlSessions(conn)
