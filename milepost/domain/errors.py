@@ -319,6 +319,21 @@ class ScriptExhausted(ModelError):
     may_have_cost = False
 
 
+class TooManyReaders(MilepostError):
+    """As many live readers as the process accepts follow already."""
+
+    code = "too_many_readers"
+    kind = ErrorKind.UNAVAILABLE
+    retryable = True
+
+
+class AddressUnavailable(MilepostError):
+    """The API cannot listen where it was told to (port in use, address not of this host, no permission)."""
+
+    code = "address_unavailable"
+    kind = ErrorKind.UNAVAILABLE
+
+
 class SandboxUnavailable(MilepostError):
     """No sandbox can be had (no Podman, no image, service down); the fix says what to install or start."""
 
