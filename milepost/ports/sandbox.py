@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,15 @@ class Exec:
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """Read bytes; paths are relative to the workspace and may not leave it, also not by symlink."""
+    """Read bytes; paths are relative to the workspace and may not leave it, also not by symlink.
+
+    `offset` (from 0) and `limit` count bytes, or lines if `unit` is `lines`.
+    """
 
     path: str
     offset: int = 0
     limit: int = 8 * 1024 * 1024
+    unit: Literal["bytes", "lines"] = "bytes"
 
 
 @dataclass(frozen=True, slots=True)

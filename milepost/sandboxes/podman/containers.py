@@ -1,0 +1,119 @@
+"""Finding, making and starting the one container of a Session."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from milepost.domain.errors import SandboxUnavailable
+from milepost.ports.sandbox import SandboxSpec
+from milepost.sandboxes.podman import spec as specs
+from milepost.sandboxes.podman.api import PodmanApi, PodmanError
+from milepost.sandboxes.podman.mapping import Mapping
+
+MAX_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedContainer:
+    """A container of this instance, as its labels tell."""
+
+    container_id: str
+    session_id: str
+    generation: int
+    lease: str
+    running: bool
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """All that a new container is made from, but the user mapping."""
+
+    spec: SandboxSpec
+    image: str
+    image_id: str
+    limits: specs.HostLimits
+    seccomp: str
+    lease: str
+
+
+async def owned(api: PodmanApi, instance_id: str, session_id: str | None = None) -> tuple[OwnedContainer, ...]:
+    """The instance's containers, of one Session or of all."""
+    labels = {specs.INSTANCE: instance_id}
+    if session_id is not None:
+        labels[specs.SESSION] = session_id
+    found = []
+    for item in await api.containers(labels):
+        label = dict(item.get("Labels") or {})
+        generation = label.get(specs.GENERATION, "0")
+        found.append(
+            OwnedContainer(
+                str(item["Id"]),
+                label.get(specs.SESSION, ""),
+                int(generation) if generation.isdigit() else 0,
+                label.get(specs.LEASE, ""),
+                item.get("State") == "running",
+                label,
+            )
+        )
+    return tuple(found)
+
+
+async def ensure(api: PodmanApi, wanted: Wanted, ways: list[Mapping]) -> str:
+    """Id of the Session's running container: the one that is there, started if need be, or a new one.
+
+    A running container is kept although its image or this release has changed since: commands may run in it.
+    """
+    digest = specs.spec_digest(wanted.spec, wanted.image)
+    builds = [specs.build_digest(wanted.image_id, way, wanted.seccomp) for way in ways]
+    for _ in range(MAX_TRIES):
+        generation = 0
+        for found in await owned(api, wanted.spec.instance_id, wanted.spec.session_id):
+            generation = max(generation, found.generation)
+            if found.labels.get(specs.SPEC) == digest:
+                if found.running:
+                    return found.container_id
+                if found.labels.get(specs.BUILD) in builds:
+                    with contextlib.suppress(PodmanError):
+                        await api.start(found.container_id)
+                        return found.container_id
+            await api.remove(found.container_id)
+        created = await _create(api, wanted, ways, builds, generation + 1, digest)
+        if created is not None:
+            return created
+    raise SandboxUnavailable("Another process makes and removes the same sandbox all the time.")
+
+
+async def _create(
+    api: PodmanApi, wanted: Wanted, ways: list[Mapping], builds: list[str], generation: int, digest: str
+) -> str | None:
+    """Make and start a container, trying one user mapping after the other. None if another process was faster."""
+    refused: PodmanError | None = None
+    for way, build in zip(ways, builds, strict=True):
+        label = specs.labels(wanted.spec, generation, wanted.lease, digest, build)
+        spec = specs.container(wanted.spec, wanted.image_id, label, way, wanted.limits, wanted.seccomp)
+        try:
+            container_id = await api.create(spec)
+        except PodmanError as error:
+            if await api.container(spec["name"]) is not None:
+                return None
+            refused = refused or error
+            continue
+        try:
+            await api.start(container_id)
+        except PodmanError as error:
+            await api.remove(container_id)
+            refused = refused or error
+            continue
+        return container_id
+    raise SandboxUnavailable(f"Podman could not start the sandbox: {refused}.", fix=_fix(ways))
+
+
+def _fix(ways: list[Mapping]) -> str:
+    if ways[0].runtime == "crun":
+        return (
+            "As root this needs crun (sudo apt-get install crun) and a workspace on a file system with id-mapped "
+            "mounts (ext4, xfs, btrfs; kernel 5.12 or later). Running Milepost as an ordinary user needs neither."
+        )
+    return "Run `milepost doctor` and see docs/sandbox.md, section 'Rootless'."

@@ -1,0 +1,243 @@
+"""The sandbox provider over Podman: one container per Session, found again by its labels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import resource
+from collections.abc import AsyncIterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+from milepost.domain.errors import InvalidInput, MilepostError, SandboxUnavailable
+from milepost.ports.sandbox import Sandbox, SandboxHealth, SandboxSpec
+from milepost.sandboxes import image as images
+from milepost.sandboxes.client import LinkDown, SandboxGone
+from milepost.sandboxes.podman import containers, selfcheck
+from milepost.sandboxes.podman import mapping as mappings
+from milepost.sandboxes.podman import spec as specs
+from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
+from milepost.sandboxes.podman.containers import OwnedContainer
+from milepost.sandboxes.podman.health import HostReport, report
+from milepost.sandboxes.podman.sandbox import PodmanSandbox
+from milepost.sandboxes.podman.service import PodmanService
+
+DEFAULT_IMAGE = "localhost/milepost-sandbox:latest"
+BUILD_COMMAND = "milepost sandbox build-image"
+NETWORKS = ("none", "bridge")
+READY_SECONDS = 30.0
+
+
+class PodmanProvider:
+    """Implements `milepost.ports.sandbox.SandboxProvider`.
+
+    Args:
+        data_root: the instance's directory; an own service's socket and log and the system call filter lie there.
+        instance_id: label of all containers; others are never touched.
+        socket: URL or path of a Podman service; None looks for the user's one and else runs an own service.
+        image: local image for Sessions that name none; images are never pulled.
+        runtime_dir: the user's runtime directory, by default /run/user/UID.
+        environment: variables for an own service (CONTAINERS_CONF and the like).
+        lease: label of new containers that names the holder, for the reaper.
+    """
+
+    def __init__(
+        self,
+        data_root: Path,
+        instance_id: str,
+        *,
+        socket: str | None = None,
+        image: str = DEFAULT_IMAGE,
+        runtime_dir: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        lease: str = "",
+    ) -> None:
+        self._data_root = data_root
+        self._instance_id = instance_id
+        self._image = image
+        self._lease = lease
+        self._service = PodmanService(data_root, socket, runtime_dir, environment)
+        self._sandboxes: dict[str, PodmanSandbox] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    # --- the port -----------------------------------------------------------------------------------------------
+
+    async def check(self) -> SandboxHealth:
+        """Whether `open` can work: service, version, user mapping, image. Never raises for what is missing."""
+        try:
+            async with _translated():
+                api = await self._service.renew()
+                found = report(await api.info())
+                await self._image_id(api, self._image)
+        except MilepostError as error:
+            return SandboxHealth(ok=False, detail=error.message, fix=error.fix)
+        return SandboxHealth(ok=True, detail=found.summary, unenforced=found.unenforced)
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        """See the port. A stopped container is started; one made for other choices is replaced.
+
+        Raises:
+            InvalidInput: the specification cannot be used (workspace, network, instance).
+            SandboxUnavailable: no sandbox can be had; the fix says what to do.
+        """
+        self._validate(spec)
+        async with self._lock(spec.session_id):
+            known = self._sandboxes.get(spec.session_id)
+            if known is not None and known.spec == spec and known.connected:
+                return known
+            if known is not None:
+                del self._sandboxes[spec.session_id]
+                await known.close()
+            async with _translated():
+                sandbox = await self._open(spec)
+            self._sandboxes[spec.session_id] = sandbox
+            return sandbox
+
+    async def remove(self, session_id: str) -> None:
+        """Remove the Session's container, running or not; idempotent."""
+        async with self._lock(session_id), _translated():
+            known = self._sandboxes.pop(session_id, None)
+            if known is not None:
+                await known.close()
+            api = await self._service.renew()
+            for found in await containers.owned(api, self._instance_id, session_id):
+                await api.remove(found.container_id)
+
+    async def close(self) -> None:
+        """Release connections and an own service; containers stay."""
+        sandboxes, self._sandboxes = list(self._sandboxes.values()), {}
+        for sandbox in sandboxes:
+            await sandbox.close()
+        await self._service.close()
+
+    # --- for the reaper and the image command -------------------------------------------------------------------
+
+    async def owned(self) -> tuple[OwnedContainer, ...]:
+        """All containers of this instance, running or not. Raises SandboxUnavailable."""
+        async with _translated():
+            return await containers.owned(await self._service.renew(), self._instance_id)
+
+    async def build_image(self, progress: images.Progress | None = None, *, force: bool = False) -> images.ImageInfo:
+        """Build the default image into this service's storage, unless it is up to date. Raises SandboxUnavailable."""
+        async with _translated():
+            api = await self._service.renew()
+            return await images.build(self._image, api, progress, force=force, work=self._data_root)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def _lock(self, session_id: str) -> asyncio.Lock:
+        if len(self._locks) > 10_000:
+            self._locks = {key: lock for key, lock in self._locks.items() if lock.locked() or key in self._sandboxes}
+        return self._locks.setdefault(session_id, asyncio.Lock())
+
+    def _validate(self, spec: SandboxSpec) -> None:
+        if spec.instance_id != self._instance_id:
+            text = f"The Session belongs to instance {spec.instance_id}, this is {self._instance_id}."
+            raise InvalidInput(text, field="instance_id")
+        if spec.network not in NETWORKS:
+            raise InvalidInput(
+                f"Unknown sandbox network {spec.network!r}.", field="network", fix=f"Use {' or '.join(NETWORKS)}."
+            )
+        path = Path(spec.workspace_path)
+        if not path.is_absolute() or len(path.resolve().parts) == 1:
+            raise InvalidInput(f"The workspace {str(path)!r} is not an absolute path below /.", field="workspace_path")
+        if not path.is_dir():
+            raise InvalidInput(
+                f"The workspace {path} does not exist or is no directory.",
+                field="workspace_path",
+                fix="Create it, or open the Session on another folder.",
+            )
+
+    async def _image_id(self, api: PodmanApi, name: str) -> str:
+        found = await api.image(name)
+        if found is None:
+            fix = f"Build it: {BUILD_COMMAND}" if name == self._image else f"Load it (podman load) and tag it {name}."
+            raise SandboxUnavailable(f"The sandbox image {name} does not exist here; images are never pulled.", fix=fix)
+        return str(found["Id"])
+
+    async def _open(self, spec: SandboxSpec) -> PodmanSandbox:
+        api = await self._service.renew()
+        host = report(await api.info())
+        name = spec.image or self._image
+        image_id = await self._image_id(api, name)
+        limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        wanted = containers.Wanted(spec, name, image_id, limits, await self._seccomp(), self._lease)
+        container_id = await containers.ensure(api, wanted, _mappings(host, spec.workspace_path))
+        sandbox = PodmanSandbox(self._service, container_id, spec)
+        try:
+            await self._admit(sandbox, spec)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def _admit(self, sandbox: PodmanSandbox, spec: SandboxSpec) -> None:
+        """Wait for the supervisor and look whether the container is closed; an unfit one is removed."""
+        facts = (await _first_hello(sandbox))["facts"]
+        found = selfcheck.problems(facts, spec.network)
+        if found:
+            with contextlib.suppress(PodmanError, PodmanDown):
+                await (await self._service.renew()).remove(sandbox.container_id)
+            raise SandboxUnavailable(
+                f"The sandbox did not pass its check and was removed: {'; '.join(found)}.",
+                fix=f"Look at docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
+            )
+
+    async def _seccomp(self) -> str:
+        """The filter as a file, where the service can read it."""
+        data = (resources.files("milepost.sandboxes.podman") / "seccomp.json").read_bytes()
+        path = self._data_root / f"seccomp-{hashlib.sha256(data).hexdigest()[:12]}.json"
+        if not path.exists():
+            await asyncio.to_thread(_write_atomically, path, data)
+        return str(path)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(data)
+    temporary.rename(path)
+
+
+def _mappings(host: HostReport, workspace: str) -> list[mappings.Mapping]:
+    """Ways to map the workspace's owner, best first; the next one is tried if the host refuses one."""
+    if host.rootless:
+        return [mappings.rootless(cgroups_v1=host.cgroups_v1)]
+    found = Path(workspace).stat()
+    owner = (found.st_uid, found.st_gid)
+    base = mappings.container_base()
+    ways = [mappings.root_idmapped(owner, base)]
+    if 0 not in owner:
+        ways.append(mappings.root_direct(owner, base))
+    return ways
+
+
+async def _first_hello(sandbox: PodmanSandbox) -> dict[str, dict[str, object]]:
+    deadline = asyncio.get_running_loop().time() + READY_SECONDS
+    while True:
+        try:
+            return await sandbox.hello()
+        except SandboxGone as error:
+            raise SandboxUnavailable(
+                f"The sandbox ended at once: {error} Its image may have no python3.",
+                fix="The image needs sh and python3 (3.9 or later); see docs/sandbox.md.",
+            ) from None
+        except LinkDown as error:
+            if asyncio.get_running_loop().time() > deadline:
+                raise SandboxUnavailable(f"The sandbox's supervisor does not answer: {error}.") from None
+        await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    """Podman's own failures in the port's terms."""
+    try:
+        yield
+    except PodmanDown as error:
+        raise SandboxUnavailable(f"The Podman service does not answer ({error}).") from None
+    except PodmanError as error:
+        raise SandboxUnavailable(f"Podman refused: {error}.") from None
+
+
+__all__ = ["DEFAULT_IMAGE", "OwnedContainer", "PodmanProvider"]

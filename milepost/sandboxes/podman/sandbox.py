@@ -1,0 +1,73 @@
+"""One Session's container as the port's `Sandbox`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from milepost.domain.errors import MilepostError, SandboxUnavailable
+from milepost.ports.sandbox import OnOutput, Operation, Outcome, SandboxSpec
+from milepost.sandboxes import bundle
+from milepost.sandboxes.client import Link, LinkDown, SandboxGone, SupervisorClient
+from milepost.sandboxes.podman.api import PodmanDown, PodmanError
+from milepost.sandboxes.podman.service import PodmanService
+from milepost.sandboxes.podman.spec import CONTROL
+
+
+class PodmanSandbox:
+    """Operations go over one exec session per process that copies bytes to and from the supervisor."""
+
+    def __init__(self, service: PodmanService, container_id: str, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self.container_id = container_id
+        self._service = service
+        self._client = SupervisorClient(self._connect, spec.environment)
+
+    @property
+    def connected(self) -> bool:
+        return self._client.connected
+
+    async def hello(self) -> dict[str, Any]:
+        return await self._client.hello()
+
+    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
+        return await self._client.perform(effect_id, operation, on_output)
+
+    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
+        return await self._client.attach(effect_id, on_output)
+
+    async def kill(self, effect_id: str) -> None:
+        """Kill the operation; if the supervisor cannot be reached, all that runs in the container."""
+        try:
+            await self._client.kill(effect_id)
+        except SandboxUnavailable:
+            # A container whose processes are used up takes no new bridge; its kill from outside always works.
+            with contextlib.suppress(PodmanDown):
+                api = await self._service.renew()
+                await api.kill(self.container_id)
+                return
+            raise
+
+    async def close(self) -> None:
+        """Release the connection; the container and what runs in it go on."""
+        await self._client.close()
+
+    async def _connect(self) -> Link:
+        try:
+            api = await self._service.renew()
+            return await api.exec(self.container_id, list(bundle.bridge_command(CONTROL)), bundle.bridge_environment())
+        except (PodmanDown, MilepostError) as error:
+            raise LinkDown(str(error)) from None
+        except PodmanError as error:
+            await self._raise_if_gone()
+            raise LinkDown(str(error)) from None
+
+    async def _raise_if_gone(self) -> None:
+        try:
+            found = await (await self._service.renew()).container(self.container_id)
+        except (PodmanDown, PodmanError, MilepostError) as error:
+            raise LinkDown(str(error)) from None
+        if found is None:
+            raise SandboxGone("The sandbox's container was removed.")
+        if not found["State"].get("Running"):
+            raise SandboxGone("The sandbox's container has stopped.")

@@ -1,0 +1,141 @@
+"""The container's specification in the form of Podman's REST API. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from milepost.ports.sandbox import SandboxSpec
+from milepost.sandboxes import bundle
+from milepost.sandboxes.podman.mapping import AGENT, Mapping
+
+ROOT = "/workspace"
+CONTROL = "/run/milepost"
+HOME = "/home/agent"
+
+LABEL = "org.milepost"
+INSTANCE, SESSION, GENERATION, LEASE, SPEC, BUILD = (
+    f"{LABEL}.{name}" for name in ("instance", "session", "generation", "lease", "spec", "build")
+)
+
+_MIB = 1024 * 1024
+SIGKILL = 9
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """What this host can enforce: controllers by name (`memory`, `cpu`, `pids`); `nofile` is its hard limit."""
+
+    controllers: frozenset[str]
+    nofile: int
+
+
+def container_name(instance_id: str, session_id: str) -> str:
+    """Stable and legal for any ids; a collision of the readable part is told apart by the digest."""
+    digest = hashlib.sha256(f"{instance_id}\0{session_id}".encode()).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "-", session_id)[:40]
+    return f"milepost-{readable}-{digest}"
+
+
+def spec_digest(spec: SandboxSpec, image: str) -> str:
+    """What a running container must match: all that the person chose, but the environment, which each command gets."""
+    chosen = {**asdict(spec), "environment": None, "image": image}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+
+def build_digest(image_id: str, mapping: Mapping, seccomp: str) -> str:
+    """What a stopped container must match as well: the image's content, this release, the host's settings."""
+    parts = (image_id, bundle.supervisor_digest(), json.dumps(asdict(mapping), sort_keys=True), seccomp)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def labels(spec: SandboxSpec, generation: int, lease: str, digest: str, build: str) -> dict[str, str]:
+    return {
+        INSTANCE: spec.instance_id,
+        SESSION: spec.session_id,
+        GENERATION: str(generation),
+        LEASE: lease,
+        SPEC: digest,
+        BUILD: build,
+    }
+
+
+def container(
+    spec: SandboxSpec, image_id: str, label: dict[str, str], mapping: Mapping, limits: HostLimits, seccomp_path: str
+) -> dict[str, Any]:
+    """Everything is stated; nothing relies on a default of the service's configuration."""
+    result: dict[str, Any] = {
+        "name": container_name(spec.instance_id, spec.session_id),
+        "image": image_id,
+        "command": list(bundle.SUPERVISOR_COMMAND),
+        "entrypoint": [],
+        "env": {**bundle.supervisor_environment(ROOT, CONTROL, HOME), "LANG": "C.UTF-8"},
+        "labels": label,
+        "user": f"{AGENT}:{AGENT}",
+        "work_dir": ROOT,
+        "hostname": "sandbox",
+        "stop_signal": SIGKILL,
+        "stop_timeout": 0,
+        "mounts": _mounts(spec.workspace_path, mapping),
+        "read_only_filesystem": True,
+        "read_write_tmpfs": False,
+        "netns": {"nsmode": "none" if spec.network == "none" else "private"},
+        "cap_drop": ["all"],
+        "no_new_privileges": True,
+        "seccomp_profile_path": seccomp_path,
+        "privileged": False,
+        "shm_size": 64 * _MIB,
+        "log_configuration": {"driver": "none"},
+        "image_volume_mode": "ignore",
+        "httpproxy": False,
+        "env_host": False,
+        "systemd": "false",
+        "umask": "0022",
+        "use_image_hosts": True,
+        "use_image_resolve_conf": spec.network == "none",
+        "restart_policy": "no",
+        "resource_limits": _resources(spec, limits),
+        "r_limits": _ulimits(spec, limits),
+        **mapping.spec,
+    }
+    if mapping.runtime is not None:
+        result["oci_runtime"] = mapping.runtime
+    return result
+
+
+def _mounts(workspace: str, mapping: Mapping) -> list[dict[str, Any]]:
+    bind = ["rbind", "rw", "nosuid", "nodev", "rprivate", *mapping.mount_options]
+    return [
+        {"type": "bind", "source": workspace, "destination": ROOT, "options": bind},
+        _tmpfs("/tmp", "512m", "1777"),  # noqa: S108
+        _tmpfs("/run", "16m", "1777", "noexec"),
+        _tmpfs("/var/tmp", "256m", "1777"),  # noqa: S108
+        _tmpfs(HOME, "512m", "1777"),
+    ]
+
+
+def _tmpfs(target: str, size: str, mode: str, *extra: str) -> dict[str, Any]:
+    options = [f"size={size}", f"mode={mode}", "nosuid", "nodev", *extra]
+    return {"type": "tmpfs", "source": "tmpfs", "destination": target, "options": options}
+
+
+def _resources(spec: SandboxSpec, limits: HostLimits) -> dict[str, Any]:
+    """Only what the host has a controller for: asking for more is an error with one runtime, nothing with another."""
+    wanted = spec.limits
+    result: dict[str, Any] = {}
+    if "memory" in limits.controllers:
+        result["memory"] = {"limit": wanted.memory_bytes, "swap": wanted.memory_bytes}
+    if "cpu" in limits.controllers:
+        result["cpu"] = {"period": 100_000, "quota": max(1000, int(wanted.cpus * 100_000))}
+    if "pids" in limits.controllers:
+        result["pids"] = {"limit": wanted.pids}
+    return result
+
+
+def _ulimits(spec: SandboxSpec, limits: HostLimits) -> list[dict[str, Any]]:
+    """Soft equals hard: Podman 4.3 swaps the two when they differ. `nproc` holds where there is no pids controller."""
+    wanted = (("nofile", min(16384, limits.nofile)), ("nproc", spec.limits.pids), ("core", 0))
+    return [{"type": name, "soft": value, "hard": value} for name, value in wanted]

@@ -1,0 +1,138 @@
+"""What runs in the forked processes: the keeper of a command, the command itself, and file operations."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from . import files, kernel, search, wire
+from .workspace import Refused, Workspace, refusal
+
+FILE_OPERATIONS: dict[str, Callable[[Workspace, dict[str, Any], bytes], files.Result]] = {
+    "read": files.read,
+    "write": files.write,
+    "edit": files.edit,
+    "list": files.list_dir,
+    "grep": search.grep,
+    "glob": search.glob,
+}
+
+MAX_ARGUMENT = 120_000
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def environment(image: dict[str, str], extra: dict[str, str], home: str) -> dict[str, str]:
+    """What the image sets and the person allowed; nothing of the supervisor."""
+    clean = {key: value for key, value in image.items() if not key.startswith("MILEPOST_")}
+    clean.setdefault("PATH", _DEFAULT_PATH)
+    clean.setdefault("LANG", "C.UTF-8")
+    clean.update(HOME=home, TERM="dumb", **extra)
+    return clean
+
+
+def _prepare(keep: list[int]) -> None:
+    """Common to all forked processes: own session, default signals, no descriptor but `keep` and the standard ones."""
+    signal.set_wakeup_fd(-1)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    kernel.set_dumpable(True)
+    kernel.raise_oom_score()
+    # Not closerange: up to 3.10 it tries every number up to the limit.
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+def run_keeper(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, err: int, status: int) -> None:
+    """Start the command, adopt whatever it leaves behind, report its status, end when nothing is left.
+
+    The wait status of the command goes to `status` as text, with a 1 if it left processes behind, else a 0.
+    This process never returns.
+    """
+    _prepare([cwd, out, err, status])
+    kernel.become_subreaper()
+    main = os.fork()
+    if main == 0:
+        _exec(shell, command, cwd, env, out, err)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for fd in (cwd, out, err):
+        os.close(fd)
+    while True:
+        try:
+            pid, result = os.waitpid(-1, 0)
+        except ChildProcessError:
+            os._exit(0)
+        if pid == main:
+            os.write(status, b"%d %d" % (result, _has_children()))
+            os.close(status)
+
+
+def _has_children() -> bool:
+    """Reaps what has ended already."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _exec(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, err: int) -> None:
+    code = 126
+    try:
+        os.setsid()
+        os.fchdir(cwd)
+        null = os.open("/dev/null", os.O_RDONLY)
+        for source, target in ((null, 0), (out, 1), (err, 2)):
+            os.dup2(source, target, inheritable=True)
+        os.execve(shell, _arguments(shell, command), env)
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        os.write(2, f"{shell}: {error.strerror}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def _arguments(shell: str, command: bytes) -> list[bytes]:
+    """The kernel takes at most 128 KiB in one argument; a longer script is read from an anonymous file."""
+    if len(command) < MAX_ARGUMENT:
+        return [os.fsencode(shell), b"-c", command]
+    fd = os.memfd_create("command", 0)
+    view = memoryview(command)
+    while view:
+        view = view[os.write(fd, view) :]
+    return [os.fsencode(shell), b"/proc/self/fd/%d" % fd]
+
+
+def run_file_operation(root: str, request: dict[str, Any], body: bytes, out: int) -> None:
+    """Do one file operation and write its result to `out` as a frame. This process never returns."""
+    _prepare([out])
+    kernel.become_subreaper()
+    os.environ.setdefault("PATH", _DEFAULT_PATH)
+    head: dict[str, Any] = {}
+    data = b""
+    try:
+        data, detail = FILE_OPERATIONS[request["op"]](Workspace(root), request, body)
+        head["detail"] = detail
+    except Refused as error:
+        head.update(error_code=error.code, error=error.text, detail=error.detail)
+    except OSError as error:
+        refused = refusal(error, str(request.get("path", ".")))
+        head.update(error_code=refused.code, error=refused.text)
+    except (KeyError, TypeError, ValueError, MemoryError, RecursionError) as error:
+        head.update(error_code="invalid", error=f"The operation failed: {type(error).__name__}: {error}"[:2000])
+    try:
+        view = memoryview(wire.encode(head, data))
+        while view:
+            view = view[os.write(out, view) :]
+    finally:
+        os._exit(0)

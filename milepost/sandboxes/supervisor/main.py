@@ -1,0 +1,24 @@
+"""Entry point inside the container."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from . import kernel
+from .server import Server
+
+
+def main(config: dict[str, str]) -> None:
+    """Serve until killed. `config`: `root`, `control`, `home` (directories).
+
+    As the first process of its container it cannot be killed from inside, not even with SIGKILL; other signals are
+    without effect, so stopping the container is a kill from outside.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)
+    os.umask(0o022)
+    kernel.become_subreaper()
+    kernel.set_title("milepost-supervisor")
+    kernel.set_dumpable(False)
+    Server(config["root"], config["control"], config["home"]).serve()
