@@ -1,0 +1,86 @@
+"""The HTTP application: routes, the gate in front of them, errors, documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import FastAPI
+
+from api import documentation, problems
+from api.documentation import OPENAPI_PATH
+from api.faults import Unexpected
+from api.limits import DEFAULT_MAX_BODY_BYTES, BodyLimit
+from api.live import DEFAULT_MAX_READERS, LiveReaders
+from api.routes import history, instance, live, logins, root, sessions, turns
+from milepost.security.access import Access
+from milepost.security.guard import Guard
+from milepost.security.hosts import HostPolicy
+from milepost.services.catalog import Services
+
+_OPEN = frozenset(
+    {
+        ("GET", "/"),
+        ("GET", "/health/live"),
+        ("GET", OPENAPI_PATH),
+        ("POST", "/api/v1/login"),
+        ("POST", "/api/v1/logout"),
+    }
+)
+
+
+def create_app(
+    services: Services,
+    access: Access,
+    *,
+    allowed_hosts: Sequence[str] = (),
+    allowed_origins: Sequence[str] = (),
+    max_live_readers: int = DEFAULT_MAX_READERS,
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+) -> FastAPI:
+    """The application over these services.
+
+    Args:
+        allowed_hosts: `name` or `name:port` beside the loopback names; give the name or address the server is bound to.
+        allowed_origins: web origins (`https://name`) beside the instance's own.
+        max_live_readers: how many WebSockets and event streams may follow at once.
+        max_body_bytes: limit of a request body.
+
+    Raises:
+        ConfigInvalid: a host or origin of another form.
+    """
+    policy = HostPolicy.build(allowed_hosts, allowed_origins)
+    cookie_name = logins.cookie_name(services.instance_id)
+    app = FastAPI(
+        title="Milepost",
+        version=services.release,
+        summary="A self-hosted, durable agent workbench.",
+        openapi_url=OPENAPI_PATH,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=documentation.operation_id,
+    )
+    app.state.services = services
+    app.state.access = access
+    app.state.cookie_name = cookie_name
+    app.state.live_readers = LiveReaders(services.live, max_live_readers)
+    for area in (sessions, turns, history, live, instance, logins, root):
+        app.include_router(area.router)
+    problems.install(app)
+    documentation.install(app, is_open=_is_open)
+    # The last one added is the first to see a request.
+    app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
+    app.add_middleware(Unexpected)
+    app.add_middleware(
+        Guard,
+        access=access,
+        policy=policy,
+        cookie_name=cookie_name,
+        is_open=_is_open,
+        render=problems.render_refusal,
+    )
+    return app
+
+
+def _is_open(method: str, path: str) -> bool:
+    return (method, path) in _OPEN

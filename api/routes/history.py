@@ -1,0 +1,89 @@
+"""History and effects."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.dependencies import AppServices, EffectId, SessionId, TurnId
+from api.documentation import problems
+from api.responses import reply
+from api.schemas.history import (
+    EffectList,
+    EffectShape,
+    EffectsQuery,
+    HistoryPageShape,
+    HistoryQuery,
+    HistoryTurn,
+)
+from api.texts import TEXT_RESPONSE, text_response
+from milepost.domain.turns import TurnStatus
+from milepost.ledger.history import HistoryEntry
+from milepost.services.catalog import Services
+
+router = APIRouter(prefix="/api/v1", tags=["history"])
+
+
+@router.get(
+    "/sessions/{session_id}/history",
+    response_model=HistoryPageShape,
+    responses=problems(404, 422),
+    summary="Read History, newest turn first",
+)
+async def read_history(
+    session_id: SessionId, query: Annotated[HistoryQuery, Query()], services: AppServices
+) -> Response:
+    """Turns with output, agents and tool calls; pass `next_cursor` as `cursor` to go on."""
+    page = await services.history.page(session_id, before=query.cursor, limit=query.limit, superseded=query.superseded)
+    turns = [await _turn(services, entry) for entry in page.entries]
+    return reply(HistoryPageShape(session_id=session_id, turns=turns, next_cursor=page.next_before))
+
+
+@router.get(
+    "/turns/{turn_id}/history",
+    response_model=HistoryTurn,
+    responses=problems(404),
+    summary="Read one turn of History",
+)
+async def read_history_turn(turn_id: TurnId, services: AppServices) -> Response:
+    """One turn with output, agents and tool calls."""
+    return reply(await _turn(services, await services.history.entry(turn_id)))
+
+
+async def _turn(services: Services, entry: HistoryEntry) -> HistoryTurn:
+    turn = entry.turn
+    # Only a running turn needs its derived status, and a Session has one at most.
+    status = TurnStatus.ENDED if turn.state.terminal else (await services.turns.get(turn.turn_id)).status
+    return HistoryTurn.from_entry(entry, status, services.temporal_link(turn.workflow_id))
+
+
+@router.get(
+    "/sessions/{session_id}/effects",
+    response_model=EffectList,
+    responses=problems(404, 422),
+    summary="List a Session's effects, oldest first",
+)
+async def list_effects(
+    session_id: SessionId, query: Annotated[EffectsQuery, Query()], services: AppServices
+) -> Response:
+    """Every call that left the process, by turn and state."""
+    found = await services.history.effects(session_id, turn_id=query.turn_id, state=query.state, limit=query.limit + 1)
+    shown = [EffectShape.of(effect) for effect in found[: query.limit]]
+    return reply(EffectList(session_id=session_id, effects=shown, truncated=len(found) > query.limit))
+
+
+@router.get(
+    "/effects/{effect_id}/output",
+    response_class=Response,
+    responses={200: TEXT_RESPONSE, **problems(404, 422)},
+    summary="Get a tool call's whole result text",
+)
+async def effect_output(
+    effect_id: EffectId, services: AppServices, part: Annotated[Literal["full", "model"], Query()] = "full"
+) -> Response:
+    """The recorded result, of any length: `full` as the tool gave it, `model` as the model got it."""
+    finished = await services.history.tool_result(effect_id)
+    whole = finished.full_output if part == "full" and finished.full_output is not None else finished.output
+    return await text_response(services, whole)

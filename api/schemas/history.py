@@ -1,0 +1,183 @@
+"""History and effects."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from api.schemas.base import Query, Shape
+from api.schemas.sessions import ID_PATTERN, MAX_LIMIT
+from api.schemas.turns import NumberPage, TurnShape, UsageShape, turn_fields
+from api.times import rfc3339, rfc3339_or_none
+from milepost.domain.effects import Effect, EffectState
+from milepost.domain.turns import TurnStatus
+from milepost.ledger.history import AgentEntry, HistoryEntry, ToolCard
+from milepost.services.turns import TurnView
+
+
+class HistoryQuery(NumberPage):
+    """A page of History."""
+
+    superseded: bool = False
+    """Also the turns that a rewind has superseded."""
+
+
+class AgentShape(Shape):
+    """One agent's part of a turn. `partial`: cut short by a stop, failure or interruption."""
+
+    agent: str
+    provider: str
+    model: str
+    output: str
+    output_truncated: bool
+    partial: bool
+    rounds: int
+    retries: int
+    usage: UsageShape
+    notes: list[str]
+
+    @classmethod
+    def of(cls, entry: AgentEntry) -> AgentShape:
+        return cls(
+            agent=entry.agent,
+            provider=entry.provider,
+            model=entry.model,
+            output=entry.output.text,
+            output_truncated=entry.output.blob is not None,
+            partial=entry.partial,
+            rounds=entry.rounds,
+            retries=entry.retries,
+            usage=UsageShape.of(entry.usage),
+            notes=list(entry.notes),
+        )
+
+
+class ToolShape(Shape):
+    """One tool call. `arguments` and `preview` are cut at 2,000 characters; the whole result is at `output_path`."""
+
+    effect_id: str
+    agent: str
+    tool: str
+    call_id: str
+    state: str
+    is_error: bool
+    arguments: str
+    preview: str
+    truncated: bool
+    output_path: str | None
+
+    @classmethod
+    def of(cls, card: ToolCard) -> ToolShape:
+        return cls(
+            effect_id=card.effect_id,
+            agent=card.agent,
+            tool=card.tool,
+            call_id=card.call_id,
+            state=card.state.value,
+            is_error=card.is_error,
+            arguments=card.arguments,
+            preview=card.preview,
+            truncated=card.truncated,
+            output_path=f"/api/v1/effects/{card.effect_id}/output" if card.effect_id else None,
+        )
+
+
+class HistoryTurn(TurnShape):
+    """A turn with what its agents said and did. `output` is the answer: that of the last agent that has one."""
+
+    output: str
+    output_truncated: bool
+    """Whether `output` is a preview; the whole is at {self}/output."""
+    agents: list[AgentShape]
+    tools: list[ToolShape]
+
+    @classmethod
+    def from_entry(cls, entry: HistoryEntry, status: TurnStatus, temporal_url: str) -> HistoryTurn:
+        return cls.model_validate(
+            turn_fields(TurnView(entry.turn, status), temporal_url)
+            | {
+                "output": entry.output.text,
+                "output_truncated": entry.output.blob is not None,
+                "agents": [AgentShape.of(agent) for agent in entry.agents],
+                "tools": [ToolShape.of(card) for card in entry.tools],
+            }
+        )
+
+
+class HistoryPageShape(Shape):
+    """Turns, newest first. `next_cursor` continues the list, null at its end."""
+
+    session_id: str
+    turns: list[HistoryTurn]
+    next_cursor: int | None
+
+
+class EffectsQuery(Query):
+    """Which effects."""
+
+    turn_id: Annotated[str | None, Field(pattern=ID_PATTERN)] = None
+    state: EffectState | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+
+
+class EffectShape(Shape):
+    """A call that left the process. `attempt` counts its dispatches. Times are RFC 3339 in UTC."""
+
+    effect_id: str
+    idempotency_key: str
+    turn_id: str
+    generation: int
+    agent: str
+    position: str
+    operation: str
+    effect_class: str
+    call_id: str | None
+    state: str
+    attempt: int
+    worker: str | None
+    error: EffectError | None
+    created_at: str
+    dispatched_at: str | None
+    finished_at: str | None
+
+    @classmethod
+    def of(cls, effect: Effect) -> EffectShape:
+        spec = effect.spec
+        failed = effect.error_code is not None
+        return cls(
+            effect_id=spec.effect_id,
+            idempotency_key=spec.idempotency_key,
+            turn_id=spec.turn_id,
+            generation=spec.generation,
+            agent=spec.agent,
+            position=spec.position,
+            operation=spec.operation,
+            effect_class=spec.effect_class.value,
+            call_id=spec.call_id,
+            state=effect.state.value,
+            attempt=effect.attempt,
+            worker=effect.worker,
+            error=EffectError(code=effect.error_code or "", message=effect.error_message or "") if failed else None,
+            created_at=rfc3339(effect.created_at),
+            dispatched_at=rfc3339_or_none(effect.dispatched_at),
+            finished_at=rfc3339_or_none(effect.finished_at),
+        )
+
+
+class EffectError(Shape):
+    """How an effect failed."""
+
+    code: str
+    message: str
+
+
+class EffectList(Shape):
+    """Oldest first. `truncated`: there are more; narrow the list by turn or state."""
+
+    session_id: str
+    effects: list[EffectShape]
+    truncated: bool
+
+
+EffectShape.model_rebuild()

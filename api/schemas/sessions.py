@@ -1,0 +1,99 @@
+"""Sessions."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from api.schemas.base import Body, Query, Shape
+from api.times import rfc3339, rfc3339_or_none
+from milepost.domain.errors import InvalidInput
+from milepost.domain.sessions import Session, SessionMode, SessionStatus
+from milepost.services.sessions import OpenSession
+
+MAX_LIMIT = 100
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$"
+
+
+class SessionOpen(Body):
+    """What a person chooses when opening a Session."""
+
+    workspace: Annotated[str, Field(max_length=4096, description="Absolute path of a folder on the instance's host.")]
+    title: Annotated[str | None, Field(max_length=1000)] = None
+    agents: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=32, default_factory=list)]
+    mode: Literal["single", "multi", "coordinator"] = "single"
+    image: Annotated[str | None, Field(pattern=IMAGE_PATTERN)] = None
+
+    def command(self) -> OpenSession:
+        """Raises InvalidInput for a path that is not absolute (the caller's folder is not the server's)."""
+        if not self.workspace.startswith("/") or not _encodable(self.workspace):
+            raise InvalidInput(
+                "The workspace must be an absolute path.",
+                field="workspace",
+                fix="Send the full path of the folder, beginning with '/'.",
+            )
+        return OpenSession(self.workspace, self.title, tuple(self.agents), SessionMode(self.mode), self.image)
+
+
+def _encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class SessionsQuery(Query):
+    """A page of Sessions."""
+
+    status: Literal["active", "closed"] | None = None
+    cursor: Annotated[str | None, Field(pattern=ID_PATTERN)] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
+
+    def wanted(self) -> SessionStatus | None:
+        return None if self.status is None else SessionStatus(self.status)
+
+
+class WorkspaceShape(Shape):
+    """A folder: the repository boundary."""
+
+    workspace_id: str
+    path: str
+
+
+class SessionShape(Shape):
+    """A Session. Times are RFC 3339 in UTC."""
+
+    session_id: str
+    title: str
+    mode: str
+    status: str
+    agents: list[str]
+    workspace: WorkspaceShape
+    image: str | None
+    created_at: str
+    closed_at: str | None
+
+    @classmethod
+    def of(cls, session: Session) -> SessionShape:
+        return cls(
+            session_id=session.session_id,
+            title=session.title,
+            mode=session.mode.value,
+            status=session.status.value,
+            agents=list(session.agents),
+            workspace=WorkspaceShape(workspace_id=session.workspace.workspace_id, path=session.workspace.path),
+            image=session.image,
+            created_at=rfc3339(session.created_at),
+            closed_at=rfc3339_or_none(session.closed_at),
+        )
+
+
+class SessionPage(Shape):
+    """Newest first. `next_cursor` continues the list, null at its end."""
+
+    sessions: list[SessionShape]
+    next_cursor: str | None

@@ -1,0 +1,18 @@
+"""Times of the ledger as text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def rfc3339(microseconds: int) -> str:
+    """Microseconds since the epoch as RFC 3339 in UTC, with microseconds."""
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond:06d}Z"
+
+
+def rfc3339_or_none(microseconds: int | None) -> str | None:
+    """The same for a time that may not have come yet."""
+    return None if microseconds is None else rfc3339(microseconds)

@@ -1,0 +1,259 @@
+"""A served application over the real services on a real SQLite ledger, and what its tests write into that ledger."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.server import ApiServer
+from milepost.bootstrap.system import SystemClock, UuidIds
+from milepost.domain.agents import AgentConfig
+from milepost.domain.content import Content
+from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
+from milepost.domain.errors import ProviderUnknown, StorageUnavailable
+from milepost.domain.events import AgentStarted, Event, ModelCalled, ModelRetried, StreamKind, ToolFinished
+from milepost.domain.messages import AssistantMessage, FinishReason, Sampling, TextPart
+from milepost.domain.turns import TurnState
+from milepost.domain.usage import Usage
+from milepost.engine.effects import effect_id
+from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
+from milepost.security.access import Access
+from milepost.services.catalog import Services
+from milepost.services.contents import Contents
+from milepost.services.finishing import Ending, end_turn
+from milepost.services.health import Check, HealthService
+from milepost.services.history import HistoryService
+from milepost.services.live import LiveService
+from milepost.services.sessions import SessionService
+from milepost.services.turns import TurnService
+from milepost.storage import FileBlobStore, open_ledger, open_notifier
+
+TOKEN = "test-token-" + "0" * 32
+AGENT = "coder"
+
+
+@dataclass
+class Stack:
+    """Everything of one served instance."""
+
+    services: Services
+    ledger: Ledger
+    notifier: Any
+    app: FastAPI
+    server: ApiServer
+    access: Access
+    root: Path
+    checks: dict[str, Check]
+    client: httpx.AsyncClient = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def ws_url(self) -> str:
+        return self.url.replace("http://", "ws://") + "/api/v1/ws"
+
+    async def open_session(self, **fields: Any) -> str:
+        folder = self.root / "project"
+        folder.mkdir(exist_ok=True)
+        response = await self.client.post("/api/v1/sessions", json={"workspace": str(folder)} | fields)
+        assert response.status_code == 201, response.text
+        return str(response.json()["session_id"])
+
+    async def begin(self, session_id: str, text: str = "do it", **fields: Any) -> dict[str, Any]:
+        response = await self.client.post(f"/api/v1/sessions/{session_id}/turns", json={"text": text} | fields)
+        assert response.status_code in (200, 202), response.text
+        return dict(response.json())
+
+    def work(self, session_id: str, turn_id: str) -> Work:
+        return Work(self.ledger, session_id, turn_id)
+
+
+@dataclass
+class Work:
+    """Writes what a worker would write for one turn."""
+
+    ledger: Ledger
+    session_id: str
+    turn_id: str
+    at: int = 1_700_000_000_000_000
+    round: int = 0
+
+    def spec(self, position: str, operation: str, effect_class: EffectClass) -> EffectSpec:
+        digest = hashlib.sha256(f"{position}".encode()).hexdigest()
+        key = effect_id(self.turn_id, 0, AGENT, position, operation, digest)
+        return EffectSpec(key, key, self.session_id, self.turn_id, 0, AGENT, position, operation, effect_class, digest)
+
+    async def append(self, *events: tuple[str, Event]) -> None:
+        new = [NewEvent(f"{self.turn_id}/{key}", event, self.turn_id) for key, event in events]
+        await self.ledger.write(lambda tx: self._append(tx, new))
+
+    def _append(self, tx: LedgerTx, new: list[NewEvent]) -> None:
+        tx.events.append(self.session_id, StreamKind.SESSION, new, self.at)
+        tx.notify(self.session_id)
+
+    async def start_agent(self) -> None:
+        started = AgentStarted(self.turn_id, AGENT, "scripted", "demo", "Be careful.", (), Sampling(), 8)
+        await self.append(("agent", started))
+
+    async def start_call(self) -> tuple[EffectSpec, int]:
+        """Dispatch the next model call; returns its spec and attempt."""
+        self.round += 1
+        spec = self.spec(f"model.{self.round}", "scripted/demo", EffectClass.MODEL)
+        return spec, await self.redispatch(spec)
+
+    async def redispatch(self, spec: EffectSpec) -> int:
+        effect: Effect = await self.ledger.write(lambda tx: tx.effects.dispatch(spec, self.at, "worker"))
+        return effect.attempt
+
+    async def say(self, spec: EffectSpec, attempt: int, offset: int, text: str, channel: str = "text") -> None:
+        delta = Delta(self.turn_id, AGENT, spec.effect_id, attempt, channel, offset, text)
+        await self.ledger.write(lambda tx: tx.deltas.add(self.session_id, [delta], self.at))
+
+    async def retry_call(self, spec: EffectSpec, attempt: int) -> None:
+        """Record that an attempt failed and will be made again."""
+        retried = ModelRetried(self.turn_id, AGENT, spec.effect_id, attempt, "model_unavailable", "gone", Usage())
+        await self.append((f"{spec.effect_id}/retried/{attempt}", retried))
+
+    async def finish_call(self, spec: EffectSpec, attempt: int, text: str) -> None:
+        called = ModelCalled(
+            turn_id=self.turn_id,
+            agent=AGENT,
+            effect_id=spec.effect_id,
+            attempt=attempt,
+            round=self.round,
+            provider="scripted",
+            model="demo",
+            message=AssistantMessage((TextPart(text),)),
+            finish=FinishReason.STOP,
+            usage=Usage(10, 2, 5, 1),
+        )
+
+        def body(tx: LedgerTx) -> None:
+            tx.effects.settle(spec.effect_id, attempt, EffectState.SUCCEEDED, self.at, b"{}")
+            self._append(tx, [NewEvent(f"{spec.effect_id}/called", called, self.turn_id)])
+
+        await self.ledger.write(body)
+
+    async def run_tool(self, output: Content, full: Content | None = None, tool: str = "bash") -> str:
+        """A finished tool call; returns its effect id."""
+        self.round += 1
+        spec = self.spec(f"tool.{self.round}.0", tool, EffectClass.ATTACHABLE)
+        finished = ToolFinished(
+            self.turn_id,
+            AGENT,
+            spec.effect_id,
+            1,
+            self.round,
+            0,
+            "call_1",
+            tool,
+            EffectState.SUCCEEDED,
+            output,
+            False,
+            {"exit_code": 0},
+            full,
+        )
+
+        def body(tx: LedgerTx) -> None:
+            tx.effects.dispatch(spec, self.at, "worker")
+            tx.effects.settle(spec.effect_id, 1, EffectState.SUCCEEDED, self.at, b"{}")
+            self._append(tx, [NewEvent(f"{spec.effect_id}/finished", finished, self.turn_id)])
+
+        await self.ledger.write(body)
+        return spec.effect_id
+
+    async def claim(self) -> None:
+        await self.ledger.write(lambda tx: tx.turns.claim(self.turn_id, "run_1"))
+
+    async def end(self, state: TurnState = TurnState.COMPLETED, reason: str = "") -> None:
+        def body(tx: LedgerTx) -> None:
+            tx.turns.lock_session(self.session_id)
+            end_turn(tx, tx.turns.get(self.turn_id), Ending(state, reason), self.at + 1)
+
+        await self.ledger.write(body)
+
+
+def validate_route(provider: str, model: str) -> None:
+    if provider != "scripted":
+        raise ProviderUnknown(f"There is no provider '{provider}'.", field="provider", fix="Known: scripted.")
+
+
+def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, Check]) -> Services:
+    clock, ids = SystemClock(), UuidIds()
+    contents = Contents(FileBlobStore(root / "blobs"))
+    agents = {AGENT: AgentConfig(AGENT, "scripted", "demo")}
+    turns = TurnService(ledger, contents, clock, ids, agents, validate_route)
+
+    def check(name: str) -> Any:
+        async def run() -> Check:
+            return checks[name]
+
+        return run
+
+    return Services(
+        sessions=SessionService(ledger, clock, ids, agents, AGENT),
+        turns=turns,
+        history=HistoryService(ledger),
+        live=LiveService(ledger, notifier, clock),
+        contents=contents,
+        health=HealthService({name: check(name) for name in checks}, frozenset({"ledger"})),
+        temporal_ui="http://127.0.0.1:8233",
+        temporal_namespace="default",
+        release="0.1.0",
+        instance_id=ledger.instance_id,
+    )
+
+
+@asynccontextmanager
+async def running_stack(url: str, root: Path, *, uds: Path | None = None, **options: Any) -> AsyncIterator[Stack]:
+    """Serve on a free loopback port until the block ends."""
+    notifier = await open_notifier(url)
+    ledger = await open_ledger(url, notifier)
+    checks = {"ledger": Check("ledger", True, "sqlite"), "temporal": Check("temporal", False, "no answer", "start it")}
+    services = make_services(ledger, notifier, root, checks)
+    access = Access(TOKEN)
+    write_seconds = options.pop("write_seconds", 30.0)
+    app = create_app(services, access, **options)
+    server = ApiServer(app, port=0, uds=uds, write_seconds=write_seconds)
+    await server.start()
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=20) as client:
+        yield Stack(services, ledger, notifier, app, server, access, root, checks, client)
+    await server.stop(1.0)
+    await ledger.close()
+    await notifier.close()
+
+
+class BrokenLedger:
+    """A ledger whose database is gone."""
+
+    def __init__(self, real: Ledger) -> None:
+        self._real = real
+        self.broken = False
+
+    @property
+    def instance_id(self) -> str:
+        return self._real.instance_id
+
+    async def write(self, body: Any) -> Any:
+        return await (self._fail() if self.broken else self._real.write(body))
+
+    async def read(self, body: Any) -> Any:
+        return await (self._fail() if self.broken else self._real.read(body))
+
+    async def _fail(self) -> Any:
+        raise StorageUnavailable("The database does not answer.", fix="Start it.")
+
+
+def usage(**fields: int) -> Usage:
+    return replace(Usage(), **fields)
