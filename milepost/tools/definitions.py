@@ -1,0 +1,132 @@
+"""Names, descriptions and parameters of the built-in tools, as models see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from milepost.domain.errors import InvalidInput
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, ToolDefinition
+
+BASH_TIMEOUT_SECONDS = 180
+BASH_TIMEOUT_MAXIMUM = 3600
+READ_LINES = 2000
+READ_LINES_MAXIMUM = 20_000
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def _path(text: str) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "description": text}
+
+
+_WHERE = "Path relative to the workspace (or absolute below /workspace)."
+
+_ALL = {
+    tool.name: tool
+    for tool in (
+        ToolDefinition(
+            "read_file",
+            "Read a text file of the workspace. Returns at most 64 KiB; the last line tells how to read on. "
+            "Binary files are not shown.",
+            _object(
+                {
+                    "path": _path(_WHERE),
+                    "offset": {"type": "integer", "minimum": 1, "description": "First line to read, from 1."},
+                    "limit": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": READ_LINES_MAXIMUM,
+                        "description": f"Number of lines to read (default {READ_LINES}).",
+                    },
+                },
+                "path",
+            ),
+        ),
+        ToolDefinition(
+            "write_file",
+            "Create a file, or replace its whole content. Missing directories are made. "
+            "To change a part of a file use edit_file.",
+            _object({"path": _path(_WHERE), "content": {"type": "string"}}, "path", "content"),
+        ),
+        ToolDefinition(
+            "edit_file",
+            "Replace text in a file. 'old' must be copied exactly from the file, with its white space, and must occur "
+            "exactly once unless 'all' is true.",
+            _object(
+                {
+                    "path": _path(_WHERE),
+                    "old": {"type": "string", "minLength": 1, "description": "The exact text to replace."},
+                    "new": {"type": "string", "description": "The text to put in its place; empty deletes."},
+                    "all": {"type": "boolean", "description": "Replace every occurrence (default false)."},
+                },
+                "path",
+                "old",
+                "new",
+            ),
+        ),
+        ToolDefinition(
+            "list_dir",
+            "List the entries of a directory: directories end with '/', files have their size, links their target.",
+            _object({"path": _path(f"{_WHERE} Default: the workspace itself.")}),
+        ),
+        ToolDefinition(
+            "grep",
+            "Search file contents with a regular expression. Returns 'path:line:text'. Files that .gitignore names "
+            "and .git are left out.",
+            _object(
+                {
+                    "pattern": {"type": "string", "minLength": 1, "description": "Regular expression, for one line."},
+                    "path": _path("File or directory to search. Default: the whole workspace."),
+                    "glob": {"type": "string", "minLength": 1, "description": "Only files that match, like '*.py'."},
+                },
+                "pattern",
+            ),
+        ),
+        ToolDefinition(
+            "glob",
+            "Find files by name. '**' stands for any directories: '**/*.py', 'src/**/test_*.ts', '*.{json,yaml}'.",
+            _object(
+                {
+                    "pattern": {"type": "string", "minLength": 1},
+                    "path": _path("Directory the pattern is relative to. Default: the workspace."),
+                },
+                "pattern",
+            ),
+        ),
+        ToolDefinition(
+            "bash",
+            "Run a shell command in the workspace, inside the sandbox. It has no input and no terminal. When it ends, "
+            "all processes it started are ended too. At most 32 KiB of each output are returned, beginning and end.",
+            _object(
+                {
+                    "command": {"type": "string", "minLength": 1},
+                    "timeout": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": BASH_TIMEOUT_MAXIMUM,
+                        "description": f"Seconds until the command is ended (default {BASH_TIMEOUT_SECONDS}).",
+                    },
+                },
+                "command",
+            ),
+        ),
+    )
+}
+
+if set(_ALL) != set(BUILTIN_TOOL_POLICIES):
+    raise AssertionError("every built-in tool needs a definition and a policy")
+
+
+def definitions(names: Iterable[str] | None = None) -> tuple[ToolDefinition, ...]:
+    """Definitions in the order of the table, whatever the order of `names`: the request prefix must be stable.
+
+    None stands for all. Raises InvalidInput for a name that is no built-in tool.
+    """
+    wanted = set(_ALL) if names is None else set(names)
+    unknown = sorted(wanted - set(_ALL))
+    if unknown:
+        raise InvalidInput(f"Unknown tool {unknown[0]!r}.", field="tools", fix=f"Built-in tools: {', '.join(_ALL)}.")
+    return tuple(tool for name, tool in _ALL.items() if name in wanted)

@@ -1,0 +1,154 @@
+"""A model's tool call as a checked operation."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from milepost.domain.errors import ToolRejected
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, MAX_TOOL_ARGUMENTS_BYTES
+from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operation, ReadFile, WriteFile
+from milepost.tools.definitions import BASH_TIMEOUT_SECONDS, READ_LINES, definitions
+
+MIB = 1024 * 1024
+FILE_OPERATION_SECONDS = 60.0
+LIST_ENTRIES = 2000
+GREP_MATCHES = 500
+GLOB_MATCHES = 2000
+
+MAX_BYTES = {
+    ("write_file", "content"): 8 * MIB,
+    ("edit_file", "old"): MIB,
+    ("edit_file", "new"): 8 * MIB,
+    ("bash", "command"): MIB,
+    ("grep", "pattern"): 16 * 1024,
+    ("grep", "glob"): 4 * 1024,
+    ("glob", "pattern"): 16 * 1024,
+}
+"""Largest accepted size of an argument, in UTF-8 bytes."""
+
+MAX_PATH_BYTES = 4 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTool:
+    """A call that may run. `timeout` is seconds; `repaired` tells that double-encoded arguments were decoded."""
+
+    operation: Operation
+    timeout: float
+    repaired: bool
+
+
+def plan(tool: str, arguments_json: str) -> PlannedTool:
+    """Check the arguments strictly and map them to an operation.
+
+    Raises ToolRejected: unknown tool, arguments that do not parse or do not fit. Its text is meant for the model.
+    """
+    if tool not in BUILTIN_TOOL_POLICIES:
+        raise ToolRejected(f"There is no tool {tool[:100]!r}. Tools: {', '.join(BUILTIN_TOOL_POLICIES)}.")
+    arguments, repaired = _parse(tool, arguments_json)
+    error = best_match(_validator(tool).iter_errors(arguments))
+    if error is not None:
+        _reject(tool, _explain(error))
+    for field, value in arguments.items():
+        if isinstance(value, str):
+            _check_text(tool, field, value)
+    operation = _OPERATIONS[tool](arguments)
+    timeout = operation.timeout if isinstance(operation, Exec) else FILE_OPERATION_SECONDS
+    return PlannedTool(operation, timeout, repaired)
+
+
+def _parse(tool: str, text: str) -> tuple[dict[str, Any], bool]:
+    """Arguments as an object. One repair is made: an object that was encoded twice is decoded twice."""
+    if len(text) > MAX_TOOL_ARGUMENTS_BYTES:
+        _reject(tool, f"the arguments are over {MAX_TOOL_ARGUMENTS_BYTES} bytes; write large data in parts")
+    if not text.strip():
+        return {}, False
+    value = _decode(tool, text)
+    if isinstance(value, dict):
+        return value, False
+    if isinstance(value, str):
+        inner = _decode(tool, value)
+        if isinstance(inner, dict):
+            return inner, True
+    return _reject(tool, f"the arguments must be a JSON object, not {_kind(value)}")
+
+
+def _decode(tool: str, text: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        _reject(tool, "the arguments are nested too deeply")
+    except ValueError as error:
+        _reject(tool, f"the arguments are not valid JSON ({error}); send one complete JSON object")
+
+
+def _kind(value: Any) -> str:
+    names = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), "null")
+
+
+@functools.cache
+def _validator(tool: str) -> Draft202012Validator:
+    return Draft202012Validator(definitions([tool])[0].parameters)
+
+
+def _explain(error: ValidationError) -> str:
+    """The library's message without the instance, which may be megabytes."""
+    field = ".".join(str(part) for part in error.absolute_path) or "the arguments"
+    schema = cast("dict[str, Any]", error.schema)
+    given = cast("dict[str, Any]", error.instance)
+    known = ", ".join(schema.get("properties", {}))
+    match error.validator:
+        case "required":
+            missing = [name for name in schema["required"] if name not in given]
+            return f"'{missing[0]}' is missing; the arguments are {known}"
+        case "additionalProperties":
+            extra = sorted(set(given) - set(schema["properties"]))
+            return f"'{extra[0][:100]}' is no argument; the arguments are {known}"
+        case "type":
+            return f"'{field}' must be of type {error.validator_value}, not {_kind(error.instance)}"
+        case "minLength":
+            return f"'{field}' must not be empty"
+        case "minimum" | "maximum":
+            return f"'{field}' is {error.instance}; the {error.validator} is {error.validator_value}"
+        case _:
+            return f"'{field}' is not valid ({error.validator})"
+
+
+def _check_text(tool: str, field: str, value: str) -> None:
+    limit = MAX_PATH_BYTES if field == "path" else MAX_BYTES[(tool, field)]
+    try:
+        size = len(value.encode("utf-8"))
+    except UnicodeEncodeError:
+        _reject(tool, f"'{field}' contains half of a surrogate pair, which is no text")
+    if size > limit:
+        _reject(tool, f"'{field}' has {size} bytes; at most {limit} bytes are accepted")
+    if "\0" in value and field != "content":
+        _reject(tool, f"'{field}' contains a NUL character")
+
+
+def _reject(tool: str, reason: str) -> NoReturn:
+    raise ToolRejected(f"{tool} was not run: {reason[:2000]}.")
+
+
+_OPERATIONS: dict[str, Callable[[dict[str, Any]], Operation]] = {
+    "read_file": lambda a: ReadFile(
+        a["path"], offset=int(a.get("offset", 1)) - 1, limit=int(a.get("limit", READ_LINES)), unit="lines"
+    ),
+    "write_file": lambda a: WriteFile(a["path"], a["content"].encode("utf-8")),
+    "edit_file": lambda a: EditFile(a["path"], a["old"], a["new"], bool(a.get("all", False))),
+    "list_dir": lambda a: ListDir(a.get("path", "."), LIST_ENTRIES),
+    "grep": lambda a: Grep(a["pattern"], a.get("path", "."), a.get("glob"), GREP_MATCHES),
+    "glob": lambda a: Glob(a["pattern"], a.get("path", "."), GLOB_MATCHES),
+    "bash": lambda a: Exec(a["command"], ".", float(a.get("timeout", BASH_TIMEOUT_SECONDS))),
+}
