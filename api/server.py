@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 
 
 class ApiServer:
-    """Serves one application on `host`:`port` and, if given, on the Unix socket `uds`.
+    """Serves one application on `host`:`port` (host None: no TCP) and, if given, on the Unix socket `uds`.
 
     Attributes:
         port: after `start`, the port that is served (also when 0 was asked for).
@@ -52,7 +52,7 @@ class ApiServer:
         self,
         app: FastAPI,
         *,
-        host: str = "127.0.0.1",
+        host: str | None = "127.0.0.1",
         port: int = 8080,
         uds: Path | None = None,
         write_seconds: float = WRITE_SECONDS,
@@ -67,8 +67,10 @@ class ApiServer:
         self._uds_identity: tuple[int, int] | None = None
 
     @property
-    def url(self) -> str:
-        """Where a client on this host finds the API."""
+    def url(self) -> str | None:
+        """Where a client on this host finds the API; None if it is served on the Unix socket only."""
+        if self.host is None:
+            return None
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -78,9 +80,10 @@ class ApiServer:
         Raises:
             AddressUnavailable: an address cannot be bound; nothing is served then.
         """
-        listeners = await bind_tcp(self.host, self.port)
+        listeners = [] if self.host is None else await bind_tcp(self.host, self.port)
         try:
-            self.port = listeners[0].getsockname()[1]
+            if listeners:
+                self.port = listeners[0].getsockname()[1]
             if self._uds is not None:
                 listeners.append(await asyncio.to_thread(bind_unix, self._uds))
                 self._uds_identity = unix_identity(self._uds)

@@ -1,0 +1,1 @@
+"""The command line: a client of a running instance, or of one it starts for the time of a turn."""

@@ -56,7 +56,7 @@ class Core:
             sessions=sessions,
             turns=turns,
             history=HistoryService(self.ledger),
-            live=LiveService(self.ledger, self.notifier, turns),
+            live=LiveService(self.ledger, self.notifier, self.clock),
             contents=self.contents,
             health=HealthService(checks.functions(parts), READY_PARTS),
             temporal_ui=temporal.ui,
@@ -73,10 +73,13 @@ class Core:
         await self.ledger.write(lambda tx: tx.events.append(stream, StreamKind.INSTANCE, [event], now))
 
 
-async def migrate(config: Config, root: DataRoot) -> None:
-    """Make the ledger or bring it to this release's schema. Raises StorageUnavailable, SchemaTooNew."""
+async def migrate(config: Config, root: DataRoot) -> str:
+    """Make the ledger or bring it to this release's schema; returns the schema's revision.
+
+    Raises StorageUnavailable, SchemaTooNew.
+    """
     root.prepare()
-    await upgrade(config.database_url())
+    return (await upgrade(config.database_url())).needed
 
 
 async def is_empty(config: Config) -> bool:
@@ -99,7 +102,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         stack.push_async_callback(ledger.close)
         gateway = Gateway(config.providers, config.secrets)
         stack.push_async_callback(gateway.close)
-        sandboxes = await stack.enter_async_context(open_sandboxes(config, root))
+        sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
         yield Core(
             config=config,

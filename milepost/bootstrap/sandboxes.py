@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from milepost.bootstrap.data_root import DataRoot
+from milepost.config.environment import podman_environment
 from milepost.config.loading import Config
 from milepost.domain.errors import SandboxUnavailable
 from milepost.domain.sessions import Session
 from milepost.ports.sandbox import SandboxLimits, SandboxProvider, SandboxSpec
 
+if TYPE_CHECKING:
+    from milepost.sandboxes.image import ImageInfo
+    from milepost.sandboxes.podman.provider import PodmanProvider
+
 
 @asynccontextmanager
-async def open_sandboxes(config: Config, root: DataRoot) -> AsyncIterator[SandboxProvider | None]:
+async def open_sandboxes(config: Config, root: DataRoot, instance_id: str) -> AsyncIterator[SandboxProvider | None]:
     """The configured back end; None when the configuration has none."""
     if config.settings.sandbox.backend == "none":
         yield None
         return
-    from milepost.sandboxes import PodmanProvider
-
-    provider = PodmanProvider()
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(provider.close)
+    async with podman(config, root, instance_id) as provider:
         yield provider
+
+
+@asynccontextmanager
+async def podman(config: Config, root: DataRoot, instance_id: str) -> AsyncIterator[PodmanProvider]:
+    """The Podman back end. Nothing is started before it is used."""
+    from milepost.sandboxes.podman.provider import DEFAULT_IMAGE, PodmanProvider
+
+    section = config.settings.sandbox
+    provider = PodmanProvider(
+        root.path,
+        instance_id,
+        socket=config.podman_socket,
+        image=section.image or DEFAULT_IMAGE,
+        environment=podman_environment(),
+    )
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+async def build_image(config: Config, root: DataRoot, say: Callable[[str], None], *, force: bool) -> ImageInfo:
+    """Build the local default image unless it is up to date. Raises SandboxUnavailable with the exact fix."""
+    root.prepare()
+    async with podman(config, root, "image-build") as provider:
+        return await provider.build_image(say, force=force)
 
 
 def spec_of(config: Config, root: DataRoot, instance_id: str, session: Session) -> SandboxSpec:

@@ -73,6 +73,18 @@ async def temporal_connection(config: Config, root: DataRoot) -> AsyncIterator[T
         yield TemporalConnection(client, address, check)
 
 
+def lazy_check(config: Config) -> Callable[[], Awaitable[None]]:
+    """A check that connects to the configured cluster each time: for processes that do not need it to start."""
+
+    async def check() -> None:
+        from milepost.temporal.client import connect
+        from milepost.temporal.starter import TemporalStarter
+
+        await TemporalStarter(await connect(configured_address(config)), "").check()
+
+    return check
+
+
 def configured_address(config: Config) -> TemporalAddress:
     """The configured cluster with its secrets resolved. Raises SecretMissing, ConfigInvalid."""
     from milepost.temporal.client import TemporalAddress

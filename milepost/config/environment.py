@@ -16,7 +16,8 @@ from milepost.domain.errors import ConfigInvalid
 PREFIX = "MILEPOST_"
 HOME = "MILEPOST_HOME"
 CONFIG = "MILEPOST_CONFIG"
-PODMAN_SOCKET = ("CONTAINER_HOST", "DOCKER_HOST")
+PODMAN_VARIABLES = ("CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE", "CONTAINERS_STORAGE_CONF", "TMPDIR")
+PODMAN_SOCKET = "CONTAINER_HOST"
 
 
 class _EnvironmentSettings(Settings, BaseSettings):  # type: ignore[misc]
@@ -63,6 +64,17 @@ def config_override() -> Path | None:
     """The file that MILEPOST_CONFIG names."""
     value = os.environ.get(CONFIG)
     return Path(value) if value else None
+
+
+def podman_environment() -> dict[str, str]:
+    """Where this user's Podman finds its configuration; for a service that Milepost starts."""
+    return {name: os.environ[name] for name in PODMAN_VARIABLES if name in os.environ}
+
+
+def podman_socket() -> str | None:
+    """The Unix socket that CONTAINER_HOST names, as other Podman clients read it."""
+    value = os.environ.get(PODMAN_SOCKET, "")
+    return value if value.startswith("unix://") else None
 
 
 def default_data_root() -> Path:

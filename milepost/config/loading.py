@@ -19,6 +19,7 @@ from milepost.config.environment import (
     default_data_root,
     environment,
     overrides,
+    podman_socket,
 )
 from milepost.config.models import Settings
 from milepost.config.problems import ConfigProblems, problem_at, problems_of
@@ -48,6 +49,12 @@ class Config:
         """Variables that commands in the sandbox see: the allowed names that are set on this machine."""
         present = environment()
         return {name: present[name] for name in self.settings.sandbox.environment if name in present}
+
+    @property
+    def podman_socket(self) -> str | None:
+        """Podman's API socket, where configuration or CONTAINER_HOST names one."""
+        configured = self.settings.sandbox.socket
+        return podman_socket() if configured is None else str(configured.expanduser())
 
     def database_url(self) -> str:
         """Address of the database, with its password. Never print it.

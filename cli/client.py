@@ -1,0 +1,152 @@
+"""The HTTP client of an instance: over its Unix socket, or in this process when no instance runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+
+from cli.failures import ConnectionLost, RemoteFailure, kind_of_problem
+
+BASE_URL = "http://milepost"
+"""The name by which an instance is called over its Unix socket."""
+
+API = "/api/v1"
+TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
+"""The server sends something every 10 s, so a longer silence is a dead connection."""
+
+MAX_FRAME_CHARACTERS = 64 * 1024 * 1024
+PAGE = 100
+
+Json = dict[str, Any]
+
+
+class ApiClient:
+    """Calls routes; failures are `RemoteFailure` (the instance said no) or `ConnectionLost`."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, token: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx.AsyncClient(
+            transport=transport, base_url=BASE_URL, headers=headers, timeout=TIMEOUT, trust_env=False
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def get(self, path: str, **query: str | int | bool | None) -> Json:
+        """A JSON document. Parameters that are None are left out."""
+        return self._body(await self._send("GET", path, query=query))
+
+    async def post(self, path: str, body: Json | None = None) -> Json:
+        """A JSON document; members of `body` that are None are left out."""
+        filled = {key: value for key, value in (body or {}).items() if value is not None}
+        return self._body(await self._send("POST", path, body=filled if body is not None else None))
+
+    async def text(self, path: str) -> str:
+        """A whole text."""
+        return (await self._send("GET", path)).text
+
+    async def pages(self, path: str, key: str, limit: int, **query: str | int | bool | None) -> list[Json]:
+        """Up to `limit` items of a list, page by page."""
+        items: list[Json] = []
+        cursor: str | int | None = None
+        while len(items) < limit:
+            page = await self.get(path, cursor=cursor, limit=min(PAGE, limit - len(items)), **query)
+            items.extend(page[key])
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                break
+        return items[:limit]
+
+    async def frames(self, session_id: str, after: str, until_turn: str) -> AsyncGenerator[Json, None]:
+        """Live frames after a cursor, up to and including the turn's terminal event: {type, cursor, data}.
+
+        Raises:
+            ConnectionLost: the stream broke off; resume with the last cursor.
+        """
+        path = f"{API}/sessions/{session_id}/events"
+        query = {"after": after, "until_turn": until_turn}
+        request = self._http.build_request("GET", path, params=query, timeout=STREAM_TIMEOUT)
+        try:
+            response = await self._http.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise _lost(error) from error
+        try:
+            if response.is_error:
+                await response.aread()
+                self._body(response)
+            async for frame in _frames(response):
+                yield frame
+        except httpx.HTTPError as error:
+            raise _lost(error) from error
+        finally:
+            await response.aclose()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: dict[str, str | int | bool | None] | None = None,
+        body: Json | None = None,
+    ) -> httpx.Response:
+        params = {key: value for key, value in (query or {}).items() if value is not None}
+        try:
+            response = await self._http.request(method, path, params=params, json=body)
+        except httpx.HTTPError as error:
+            raise _lost(error) from error
+        if response.is_error:
+            raise _failure(response)
+        return response
+
+    def _body(self, response: httpx.Response) -> Json:
+        if response.is_error:
+            raise _failure(response)
+        try:
+            value = response.json()
+        except ValueError as error:
+            raise ConnectionLost("The instance's answer is no JSON.") from error
+        return value if isinstance(value, dict) else {"value": value}
+
+
+async def _frames(response: httpx.Response) -> AsyncGenerator[Json, None]:
+    """Server-sent events as frames; comments and empty events are passed over."""
+    data: list[str] = []
+    size = 0
+    async for line in response.aiter_lines():
+        if not line:
+            if data:
+                yield json.loads("\n".join(data))
+            data, size = [], 0
+            continue
+        field, _, value = line.partition(":")
+        size += len(value)
+        if size > MAX_FRAME_CHARACTERS:
+            raise ConnectionLost("A live frame is too large.")
+        if field == "data":
+            data.append(value.removeprefix(" "))
+
+
+def _failure(response: httpx.Response) -> RemoteFailure:
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = {}
+    if not isinstance(problem, dict):
+        problem = {}
+    code = str(problem.get("code", f"http_{response.status_code}"))
+    return RemoteFailure(
+        str(problem.get("detail", f"The instance answered with HTTP status {response.status_code}.")),
+        code=code,
+        kind=kind_of_problem(code, response.status_code),
+        field=problem.get("field"),
+        fix=problem.get("fix"),
+    )
+
+
+def _lost(error: httpx.HTTPError) -> ConnectionLost:
+    return ConnectionLost(f"The connection to the running instance was lost ({type(error).__name__}).")

@@ -1,0 +1,98 @@
+"""`milepost history` and `milepost effects ...`: reading what the ledger holds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.client import API, Json
+from cli.commands.sessions import SessionId
+from cli.invocation import Invocation, command
+from cli.output import printable, short
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    command(app, "history")(history)
+    group = typer.Typer(help="Look at the calls that left the process.", no_args_is_help=True)
+    app.add_typer(group, name="effects")
+    command(group, "list")(effects)
+
+
+async def history(
+    call: Invocation,
+    session: SessionId,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many turns.")] = 100,
+    superseded: Annotated[bool, typer.Option("--superseded", help="Also turns that a rewind has superseded.")] = False,
+) -> None:
+    """Print a Session's turns, newest first, with outputs, tool calls and usage."""
+    from cli.connection import Need, reach
+    from cli.turning import whole
+
+    path = f"{API}/sessions/{session}/history"
+    async with reach(call, Need.READ) as reached:
+        found = await reached.client.pages(path, "turns", limit + 1, superseded=superseded or None)
+        turns = [await whole(reached.client, turn) for turn in found[:limit]] if call.json else found[:limit]
+    if call.json:
+        call.out.document({"session_id": session, "turns": turns, "truncated": len(found) > limit})
+        return
+    for turn in turns:
+        print_entry(call, turn)
+    if len(found) > limit:
+        call.out.note(f"There are earlier turns: --limit {limit * 2}")
+
+
+def print_entry(call: Invocation, turn: Json) -> None:
+    """One turn for people."""
+    from rich.markup import escape
+
+    style = {"completed": "green", "running": "cyan", "stopped": "yellow"}.get(turn["state"], "red")
+    status = turn["status"] if turn["state"] == "running" else turn["state"]
+    call.out.line(f"[bold]Turn {turn['number']}[/] [{style}]{status}[/] · {turn['created_at']} · {turn['turn_id']}")
+    call.out.line(f"[dim]Asked:[/] {escape(short(turn['request'], 300))}")
+    for tool in turn["tools"]:
+        mark = "[red]✗[/]" if tool["is_error"] else "[green]✓[/]"
+        call.out.line(f"  {mark} {escape(tool['tool'])} {escape(short(tool['arguments'], 100))}")
+    if turn["output"]:
+        call.out.line(escape(printable(turn["output"])))
+    if turn["error"]:
+        call.out.line(f"[red]{escape(turn['error']['code'])}: {escape(short(turn['error']['message'], 500))}[/]")
+    usage = turn["usage"]
+    known = "" if usage["complete"] else " (known subtotal)"
+    call.out.line(
+        f"[dim]{usage['input_tokens']} input, {usage['cached_input_tokens']} cached, {usage['output_tokens']} output, "
+        f"{usage['reasoning_tokens']} reasoning tokens{known} · {escape(turn['temporal_url'])}[/]"
+    )
+    call.out.line()
+
+
+async def effects(
+    call: Invocation,
+    session: SessionId,
+    turn: Annotated[str | None, typer.Option("--turn", help="Only effects of this turn.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only effects in this state, e.g. uncertain.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="At most so many.")] = 100,
+) -> None:
+    """List a Session's effects, oldest first: model and tool calls with state and attempts."""
+    from cli.connection import Need, reach
+
+    async with reach(call, Need.READ) as reached:
+        found = await reached.client.get(f"{API}/sessions/{session}/effects", turn_id=turn, state=state, limit=limit)
+    if call.json:
+        call.out.document(found)
+        return
+    rows = [
+        [
+            item["effect_id"][:12],
+            item["operation"],
+            item["position"],
+            item["state"],
+            str(item["attempt"]),
+            item["turn_id"],
+        ]
+        for item in found["effects"]
+    ]
+    call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows)
+    if found["truncated"]:
+        call.out.note("There are more: narrow the list with --turn or --state.")

@@ -1,0 +1,167 @@
+"""`milepost dev`, `milepost api`, `milepost worker`: processes that stay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.failures import Exit
+from cli.invocation import Invocation, command
+from milepost.domain.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from milepost.config.loading import Config
+
+QUEUES = ("turns", "models", "sandbox")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    command(app, "dev")(dev)
+    command(app, "api")(api)
+    command(app, "worker")(worker)
+
+
+async def dev(call: Invocation) -> Exit:
+    """Run everything in this terminal: Temporal, migrations, workers, API. Ctrl-C stops it in order."""
+    from cli.stack import running_stack
+
+    call.log()
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with running_stack(call.config, call.root, role="dev", tcp=True, say=call.out.note) as stack:
+            _announce(call, stack.served.info.api_url, stack.served.info.temporal_ui)
+            await stop.wait()
+            call.out.note("Stopping ...")
+
+    return await _until_signal(serve)
+
+
+async def api(call: Invocation) -> Exit:
+    """Serve the API alone, against a Temporal cluster and PostgreSQL."""
+    from cli.serving import serving
+    from cli.stack import require_own_packages
+    from milepost.bootstrap.checks import TemporalPart
+    from milepost.bootstrap.core import open_core
+    from milepost.bootstrap.temporal import expected_ui, lazy_check
+
+    config, root = call.config, call.root
+    _require_cluster(config, "api")
+    call.log()
+    await require_own_packages()
+
+    async def serve(stop: asyncio.Event) -> None:
+        section = config.settings.temporal
+        part = TemporalPart(expected_ui(config), section.namespace, section.address, lazy_check(config))
+        async with contextlib.AsyncExitStack() as stack:
+            root.prepare()
+            stack.enter_context(root.lock("api", shared=True))
+            stack.enter_context(root.serving_lock("api"))
+            core = await stack.enter_async_context(open_core(config, root))
+            await core.record_start("api")
+            served = await stack.enter_async_context(serving(core, part, role="api", tcp=True))
+            _announce(call, served.info.api_url, part.ui)
+            await stop.wait()
+            call.out.note("Stopping ...")
+
+    return await _until_signal(serve)
+
+
+async def worker(
+    call: Invocation,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", help="Kind of work to take: turns, models, sandbox. Repeatable.")
+    ] = None,
+) -> Exit:
+    """Work on turns, against a Temporal cluster and PostgreSQL."""
+    from cli.stack import execution_parts, require_own_packages
+    from milepost.bootstrap.core import open_core
+    from milepost.bootstrap.temporal import temporal_connection
+    from milepost.temporal.starter import TemporalStarter
+    from workers.process import WorkerProcess, host_name, split_queues
+    from workers.runtime import WorkerSettings
+
+    config, root = call.config, call.root
+    _require_cluster(config, "worker")
+    queues = _queues(queue or list(config.settings.worker.queues))
+    call.log()
+    await require_own_packages()
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            root.prepare()
+            stack.enter_context(root.lock("worker", shared=True))
+            core = await stack.enter_async_context(open_core(config, root))
+            temporal = await stack.enter_async_context(temporal_connection(config, root))
+            section = config.settings.worker
+            process = WorkerProcess(
+                execution_parts(core),
+                temporal.client,
+                TemporalStarter(temporal.client, core.ledger.instance_id),
+                split_queues(host_name(), queues),
+                WorkerSettings(max_workflow_tasks=section.workflow_tasks, max_activities=section.activities),
+            )
+            await core.record_start("worker", *queues)
+            await process.start()
+            stack.push_async_callback(process.stop)
+            call.out.note(f"Working on: {', '.join(queues)}. Ctrl-C stops.", style="green")
+            await stop.wait()
+            call.out.note("Stopping ...")
+
+    return await _until_signal(serve)
+
+
+def _queues(names: list[str]) -> list[str]:
+    for name in names:
+        if name not in QUEUES:
+            raise ConfigInvalid(f"There is no queue '{name}'.", field="queue", fix=f"Known: {', '.join(QUEUES)}.")
+    return list(dict.fromkeys(names))
+
+
+def _require_cluster(config: Config, role: str) -> None:
+    if not config.database_url().startswith("postgresql"):
+        raise ConfigInvalid(
+            f"`milepost {role}` is one of several processes, and SQLite serves only one.",
+            field="database.url",
+            fix="Set database.url to postgresql://USER@HOST/NAME, or run everything in one process: milepost dev",
+        )
+    if not config.settings.temporal.address:
+        raise ConfigInvalid(
+            f"`milepost {role}` needs a Temporal cluster that all processes share.",
+            field="temporal.address",
+            fix="Set temporal.address to HOST:PORT, or run everything in one process: milepost dev",
+        )
+
+
+def _announce(call: Invocation, api_url: str | None, temporal_ui: str | None) -> None:
+    if call.json:
+        call.out.record({"api": api_url, "temporal_ui": temporal_ui or None, "token_file": str(call.root.token)})
+        return
+    call.out.note("Milepost is ready.", style="bold green")
+    call.out.line(f"  API:      {api_url}/api/v1/openapi.json   (token in {call.root.token})")
+    if temporal_ui:
+        call.out.line(f"  Temporal: {temporal_ui}")
+    call.out.note("  Ctrl-C stops it in order.")
+
+
+async def _until_signal(serve: Callable[[asyncio.Event], Awaitable[None]]) -> Exit:
+    """Run until SIGINT or SIGTERM, then end in order; a second signal gives up waiting."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    main = asyncio.current_task()
+
+    def on_signal() -> None:
+        if stop.is_set() and main is not None:
+            main.cancel()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serve(stop)
+    return Exit.OK

@@ -1,0 +1,133 @@
+"""`milepost turn ...`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cli.client import API
+from cli.commands.run import Agent, Model, Provider, Script, show_turn
+from cli.failures import Exit
+from cli.invocation import Invocation, command
+from milepost.domain.errors import TemporalUnavailable
+
+TurnId = Annotated[str, typer.Argument(metavar="TURN", help="Id of a turn.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="Send, watch and stop turns of a Session.", no_args_is_help=True)
+    app.add_typer(group, name="turn")
+    command(group, "send")(send)
+    command(group, "watch")(watch)
+    command(group, "stop")(stop)
+    command(group, "show")(show)
+
+
+async def send(
+    call: Invocation,
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the Session.")],
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="What the agent shall do.")],
+    agent: Agent = None,
+    provider: Provider = None,
+    model: Model = None,
+    script: Script = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the turn is accepted; a running instance does it.")
+    ] = False,
+) -> Exit:
+    """Send a turn to a Session and follow it to its end."""
+    from cli.connection import Need, reach
+    from cli.live import LiveView
+    from cli.turning import EXIT_BY_STATE, Order, begin, carry_out, read_script
+
+    order = Order(request, session, None, None, agent, provider, model, read_script(script))
+    if detach:
+        async with reach(call, Need.WRITE) as reached:
+            turn = await begin(reached.client, order)
+            if reached.info is None:
+                call.out.note("No instance is running: the turn waits until one is (milepost dev).", style="yellow")
+        if call.json:
+            call.out.document(turn)
+        else:
+            call.out.line(f"Turn {turn['turn_id']} is accepted. Follow it with: milepost turn watch {turn['turn_id']}")
+        return Exit.OK
+    view = LiveView(sys.stderr if call.json else sys.stdout)
+    done = await carry_out(call, order, view=view)
+    show_turn(call, done)
+    return EXIT_BY_STATE[done["state"]]
+
+
+async def watch(
+    call: Invocation,
+    turn: TurnId,
+    after: Annotated[str, typer.Option("--after", help="Cursor to go on after; 0 is the beginning.")] = "0",
+) -> Exit:
+    """Follow a turn live to its end, from its first event on. With --json every frame is a line. Ctrl-C only leaves."""
+    from cli.connection import Need, reach
+    from cli.follow import Position, follow
+    from cli.live import LiveView
+    from cli.turning import EXIT_BY_STATE, entry
+
+    async with reach(call, Need.READ) as reached:
+        found = await reached.client.get(f"{API}/turns/{turn}")
+        if reached.info is None and found["state"] == "running":
+            raise TemporalUnavailable(
+                "No instance is running, so nothing works on this turn now.", fix="Start one: milepost dev"
+            )
+        if reached.info is not None:
+            view = LiveView()
+
+            def on_frame(frame: dict[str, object]) -> None:
+                if call.json:
+                    call.out.record(frame)
+                elif _belongs(frame, turn):
+                    view.frame(frame)
+
+            try:
+                await follow(reached.client, found["session_id"], turn, on_frame, Position(after))
+            finally:
+                view.close()
+        done = await entry(reached.client, turn)
+    if not call.json:
+        show_turn(call, done)
+    elif reached.info is None:
+        call.out.record({"type": "turn", "data": done})
+    return EXIT_BY_STATE[done["state"]]
+
+
+def _belongs(frame: dict[str, object], turn: str) -> bool:
+    data = frame["data"]
+    return not isinstance(data, dict) or data.get("turn_id", turn) == turn
+
+
+async def stop(
+    call: Invocation,
+    turn: TurnId,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the ledger.")] = None,
+) -> None:
+    """Ask a running turn to stop. What it wrote so far is kept."""
+    from cli.connection import Need, reach
+
+    async with reach(call, Need.WRITE) as reached:
+        found = await reached.client.post(f"{API}/turns/{turn}/stop", {"reason": reason})
+    if call.json:
+        call.out.document(found)
+    else:
+        call.out.line(f"Turn {turn}: {'stop was asked for' if found['state'] == 'running' else found['state']}.")
+
+
+async def show(call: Invocation, turn: TurnId) -> None:
+    """Show one turn with its output, agents and tool calls."""
+    from cli.commands.ledger import print_entry
+    from cli.connection import Need, reach
+    from cli.turning import entry
+
+    async with reach(call, Need.READ) as reached:
+        found = await entry(reached.client, turn)
+    if call.json:
+        call.out.document(found)
+    else:
+        print_entry(call, found)

@@ -1,0 +1,86 @@
+"""Where text goes: results to standard output, progress and errors to standard error."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cli.failures import as_json
+from milepost.domain.errors import MilepostError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text of a model, tool or file without what would steer the terminal."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def short(text: str, limit: int = 100) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+class Output:
+    """Standard output and error of one command."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.json = as_json
+        self._consoles: dict[str, Console] = {}
+
+    def document(self, value: Any) -> None:
+        """One JSON document on standard output."""
+        text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+        self.write(_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
+
+    def record(self, value: Any) -> None:
+        """One line of JSON lines on standard output."""
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        self.write(_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
+
+    def write(self, text: str) -> None:
+        """Raw text on standard output, at once."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def line(self, text: str = "") -> None:
+        """A line of a result for people; styles in rich markup."""
+        self._console("stdout").print(text, highlight=False, soft_wrap=True)
+
+    def table(self, columns: list[str], rows: list[list[str]]) -> None:
+        """A table for people; cells are taken as they are."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*[Text(printable(cell)) for cell in row])
+        self._console("stdout").print(table)
+
+    def note(self, text: str, style: str = "dim") -> None:
+        """Progress for people on standard error; never part of the result."""
+        self._console("stderr").print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def error(self, error: MilepostError) -> None:
+        """A failure: one sentence, or one JSON object."""
+        if self.json:
+            sys.stderr.write(json.dumps(as_json(error), ensure_ascii=True) + "\n")
+            sys.stderr.flush()
+        else:
+            self.note(f"Error: {error}", style="bold red")
+
+    def _console(self, stream: str) -> Console:
+        if stream not in self._consoles:
+            from rich.console import Console
+
+            self._consoles[stream] = Console(stderr=stream == "stderr")
+        return self._consoles[stream]

@@ -1,0 +1,91 @@
+"""Whole stacks in this process: what `run` and `chat` start for the time of a turn, and what `dev` keeps running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cli.serving import Served, serving
+from milepost.bootstrap.checks import TemporalPart
+from milepost.bootstrap.core import Core, migrate, open_core
+from milepost.bootstrap.data_root import DataRoot
+from milepost.bootstrap.ownership import foreign_packages
+from milepost.bootstrap.system import worker_name
+from milepost.bootstrap.temporal import embedded, temporal_connection
+from milepost.config.loading import Config
+from milepost.domain.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from workers.process import ExecutionParts
+
+Say = Callable[[str], None]
+"""Tells a person what happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A running stack and where to reach it."""
+
+    core: Core
+    served: Served
+
+
+@asynccontextmanager
+async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool, say: Say) -> AsyncIterator[Stack]:
+    """Everything in one process: migrations, Temporal (embedded or configured), workers, API. Stops in reverse order.
+
+    Without `tcp` the API is served on the Unix socket of the data root only.
+
+    Raises:
+        InstanceLocked: another process owns the data root.
+        StorageUnavailable, SchemaTooNew, TemporalUnavailable, ConfigInvalid, SecretMissing.
+    """
+    from milepost.temporal.starter import TemporalStarter
+    from workers.process import WorkerProcess, embedded_queues
+
+    await require_own_packages()
+    async with contextlib.AsyncExitStack() as stack:
+        root.prepare()
+        stack.enter_context(root.lock(role))
+        stack.enter_context(root.serving_lock(role))
+        await migrate(config, root)
+        core = await stack.enter_async_context(open_core(config, root))
+        say("Starting Temporal ..." if embedded(config) else "Connecting to Temporal ...")
+        temporal = await stack.enter_async_context(temporal_connection(config, root))
+        await core.record_start(role)
+        starter = TemporalStarter(temporal.client, core.ledger.instance_id)
+        process = WorkerProcess(execution_parts(core), temporal.client, starter, embedded_queues())
+        await process.start()
+        stack.push_async_callback(process.stop)
+        part = TemporalPart(temporal.address.ui, temporal.address.namespace, temporal.address.target, temporal.check)
+        yield Stack(core, await stack.enter_async_context(serving(core, part, role=role, tcp=tcp)))
+
+
+def execution_parts(core: Core) -> ExecutionParts:
+    """What the worker process needs of the core."""
+    from milepost.tools import definitions
+    from workers.process import ExecutionParts, host_name
+
+    return ExecutionParts(
+        ledger=core.ledger,
+        notifier=core.notifier,
+        clock=core.clock,
+        contents=core.contents,
+        agents=core.config.agents,
+        gateway=core.gateway,
+        workbench=core.workbench,
+        tools=definitions,
+        worker=worker_name(),
+        host=host_name(),
+    )
+
+
+async def require_own_packages() -> None:
+    """Raise ConfigInvalid if another distribution owns a root package of ours: the wrong code could run."""
+    problems = await asyncio.to_thread(foreign_packages)
+    if problems:
+        raise ConfigInvalid(" ".join(problems), fix="Install Milepost into an environment of its own.")
