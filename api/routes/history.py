@@ -11,7 +11,7 @@ from api.dependencies import AppServices, EffectId, SessionId, TurnId
 from api.documentation import problems
 from api.responses import reply
 from api.schemas.history import (
-    EffectList,
+    EffectPage,
     EffectShape,
     EffectsQuery,
     HistoryPageShape,
@@ -19,6 +19,7 @@ from api.schemas.history import (
     HistoryTurn,
 )
 from api.texts import TEXT_RESPONSE, text_response
+from milepost.domain.errors import EffectNotFound, InvalidInput
 from milepost.domain.turns import TurnStatus
 from milepost.ledger.history import HistoryEntry
 from milepost.services.catalog import Services
@@ -61,17 +62,28 @@ async def _turn(services: Services, entry: HistoryEntry) -> HistoryTurn:
 
 @router.get(
     "/sessions/{session_id}/effects",
-    response_model=EffectList,
+    response_model=EffectPage,
     responses=problems(404, 422),
     summary="List a Session's effects, oldest first",
 )
 async def list_effects(
     session_id: SessionId, query: Annotated[EffectsQuery, Query()], services: AppServices
 ) -> Response:
-    """Every call that left the process, by turn and state."""
-    found = await services.history.effects(session_id, turn_id=query.turn_id, state=query.state, limit=query.limit + 1)
-    shown = [EffectShape.of(effect) for effect in found[: query.limit]]
-    return reply(EffectList(session_id=session_id, effects=shown, truncated=len(found) > query.limit))
+    """Every call that left the process, by turn and state; pass `next_cursor` as `cursor` to go on."""
+    try:
+        found = await services.history.effects(
+            session_id, turn_id=query.turn_id, state=query.state, after=query.cursor, limit=query.limit + 1
+        )
+    except EffectNotFound as error:
+        raise InvalidInput("The cursor is of no page.", field="cursor", fix="Begin without a cursor.") from error
+    shown = found[: query.limit]
+    more = len(found) > query.limit
+    page = EffectPage(
+        session_id=session_id,
+        effects=[EffectShape.of(effect) for effect in shown],
+        next_cursor=shown[-1].spec.effect_id if more else None,
+    )
+    return reply(page)
 
 
 @router.get(

@@ -118,7 +118,8 @@ class EffectsQuery(Query):
 
     turn_id: Annotated[str | None, Field(pattern=ID_PATTERN)] = None
     state: EffectState | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+    cursor: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
 
 
 class EffectShape(Shape):
@@ -172,12 +173,12 @@ class EffectError(Shape):
     message: str
 
 
-class EffectList(Shape):
-    """Oldest first. `truncated`: there are more; narrow the list by turn or state."""
+class EffectPage(Shape):
+    """Oldest first. `next_cursor` continues the list, null at its end."""
 
     session_id: str
     effects: list[EffectShape]
-    truncated: bool
+    next_cursor: str | None
 
 
 EffectShape.model_rebuild()

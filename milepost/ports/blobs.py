@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from milepost.domain.content import BlobRef
@@ -13,5 +14,12 @@ class BlobStore(Protocol):
 
     async def get(self, ref: BlobRef) -> bytes:
         """The bytes, digest checked. Raises BlobNotFound if they are missing or damaged."""
+
+    def stream(self, ref: BlobRef) -> AsyncGenerator[bytes, None]:
+        """The bytes in bounded pieces, for what is too long to be held in memory. Close it when done with it early.
+
+        Raises:
+            BlobNotFound: before the first piece if they are missing; if they are damaged, in place of the last piece.
+        """
 
     async def exists(self, ref: BlobRef) -> bool: ...

@@ -54,6 +54,9 @@ class EventLog(Protocol):
     def read_turn(self, stream_id: str, turn_id: str, *, types: Sequence[str] = ()) -> list[StoredEvent]:
         """All events of a turn, ascending; only the named types if any are given."""
 
+    def find(self, stream_id: str, key: str) -> StoredEvent | None:
+        """The event with this key."""
+
     def head(self, stream_id: str) -> tuple[int, bytes]:
         """Last seq and hash; (0, GENESIS) for a stream that does not exist."""
 
@@ -125,8 +128,16 @@ class Turns(Protocol):
 class Effects(Protocol):
     def get(self, effect_id: str) -> Effect | None: ...
 
-    def page(self, session_id: str, *, turn_id: str | None, state: EffectState | None, limit: int) -> list[Effect]:
-        """Oldest first."""
+    def page(
+        self,
+        session_id: str,
+        *,
+        turn_id: str | None,
+        state: EffectState | None,
+        limit: int,
+        after: str | None = None,
+    ) -> list[Effect]:
+        """Oldest first; `after` is the id of the last effect of the previous page. Raises EffectNotFound for it."""
 
     def dispatch(self, spec: EffectSpec, at: int, worker: str) -> Effect:
         """Insert, or re-dispatch an existing row, as `dispatched` with the next attempt number (the fence)."""

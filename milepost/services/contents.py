@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
 from milepost.domain.content import INLINE_LIMIT_BYTES, PREVIEW_LIMIT_BYTES, Content
 from milepost.ports.blobs import BlobStore
 
@@ -35,3 +38,12 @@ class Contents:
         if content.blob is None:
             return content.text
         return (await self._blobs.get(content.blob)).decode("utf-8", "surrogatepass")
+
+    async def stream(self, content: Content) -> AsyncGenerator[bytes, None]:
+        """The whole text as bytes (see `text_bytes`) in bounded pieces. Raises BlobNotFound."""
+        if content.blob is None:
+            yield text_bytes(content.text)
+            return
+        async with aclosing(self._blobs.stream(content.blob)) as pieces:
+            async for piece in pieces:
+                yield piece

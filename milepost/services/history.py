@@ -18,6 +18,7 @@ from milepost.domain.events import (
 from milepost.ledger.codec import decode_event
 from milepost.ledger.history import HistoryEntry, history_entry
 from milepost.ports.ledger import Ledger, LedgerTx
+from milepost.services.finishing import tool_event_key
 from milepost.services.sessions import MAX_PAGE
 
 _TYPES = tuple(
@@ -65,12 +66,12 @@ class HistoryService:
         def body(tx: LedgerTx) -> ToolFinished:
             effect = tx.effects.get(effect_id)
             if effect is not None:
-                for stored in tx.events.read_turn(
-                    effect.spec.session_id, effect.spec.turn_id, types=(ToolFinished.TYPE,)
-                ):
-                    event = decode_event(stored.type, stored.version, stored.payload)
-                    if isinstance(event, ToolFinished) and event.effect_id == effect_id:
-                        return event
+                spec = effect.spec
+                key = tool_event_key(spec.turn_id, spec.agent, spec.position, "finished")
+                stored = tx.events.find(spec.session_id, key)
+                event = stored and decode_event(stored.type, stored.version, stored.payload)
+                if isinstance(event, ToolFinished):
+                    return event
             raise EffectNotFound(f"There is no finished tool call with the effect id {effect_id}.")
 
         return await self._ledger.read(body)
@@ -81,14 +82,18 @@ class HistoryService:
         *,
         turn_id: str | None = None,
         state: EffectState | None = None,
+        after: str | None = None,
         limit: int = MAX_PAGE,
     ) -> list[Effect]:
-        """Effects of a Session, oldest first. Raises SessionNotFound."""
+        """Effects of a Session, oldest first; `after` continues after the last effect of a page.
+
+        Raises SessionNotFound, EffectNotFound (for `after`).
+        """
         bounded = max(1, min(limit, MAX_PAGE))
 
         def body(tx: LedgerTx) -> list[Effect]:
             tx.sessions.get(session_id)
-            return tx.effects.page(session_id, turn_id=turn_id, state=state, limit=bounded)
+            return tx.effects.page(session_id, turn_id=turn_id, state=state, limit=bounded, after=after)
 
         return await self._ledger.read(body)
 

@@ -8,11 +8,14 @@ import hashlib
 import os
 import re
 import secrets
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import BinaryIO
 
 from milepost.domain.content import BlobRef
 from milepost.domain.errors import BlobNotFound, StorageUnavailable
 
+PIECE_BYTES = 256 * 1024
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -30,6 +33,21 @@ class FileBlobStore:
 
     async def get(self, ref: BlobRef) -> bytes:
         return await asyncio.to_thread(self._get, ref)
+
+    async def stream(self, ref: BlobRef) -> AsyncGenerator[bytes, None]:
+        path = self._path(ref.digest)
+        digest = hashlib.sha256()
+        held: bytes | None = None
+        with await asyncio.to_thread(_opened, path, ref) as file:
+            while piece := await asyncio.to_thread(_next_piece, file, digest, path):
+                if held is not None:
+                    yield held
+                held = piece
+        # The last piece is held back until the whole is known to be right.
+        if digest.hexdigest() != ref.digest:
+            raise _damaged(ref)
+        if held is not None:
+            yield held
 
     async def exists(self, ref: BlobRef) -> bool:
         return await asyncio.to_thread(self._exists, ref)
@@ -60,15 +78,11 @@ class FileBlobStore:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            raise BlobNotFound(
-                f"The blob {ref.digest} ({ref.size} bytes) is missing.", fix="Restore it from a backup."
-            ) from None
+            raise _missing(ref) from None
         except OSError as error:
-            raise StorageUnavailable(
-                f"The blob {path} cannot be read: {error.strerror or error}.", fix="Check the disk and the permissions."
-            ) from error
+            raise _unreadable(path, error) from error
         if hashlib.sha256(data).hexdigest() != ref.digest:
-            raise BlobNotFound(f"The blob {ref.digest} is damaged.", fix="Restore it from a backup.")
+            raise _damaged(ref)
         return data
 
     def _exists(self, ref: BlobRef) -> bool:
@@ -76,6 +90,38 @@ class FileBlobStore:
             return self._path(ref.digest).stat().st_size == ref.size
         except (OSError, BlobNotFound):
             return False
+
+
+def _opened(path: Path, ref: BlobRef) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise _missing(ref) from None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _next_piece(file: BinaryIO, digest: hashlib._Hash, path: Path) -> bytes:
+    try:
+        piece = file.read(PIECE_BYTES)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    digest.update(piece)
+    return piece
+
+
+def _missing(ref: BlobRef) -> BlobNotFound:
+    return BlobNotFound(f"The blob {ref.digest} ({ref.size} bytes) is missing.", fix="Restore it from a backup.")
+
+
+def _damaged(ref: BlobRef) -> BlobNotFound:
+    return BlobNotFound(f"The blob {ref.digest} is damaged.", fix="Restore it from a backup.")
+
+
+def _unreadable(path: Path, error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"The blob {path} cannot be read: {error.strerror or error}.", fix="Check the disk and the permissions."
+    )
 
 
 def _holds(path: Path, data: bytes) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, select, update
+from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, or_, select, update
 
 from milepost.domain.content import Content
 from milepost.domain.effects import (
@@ -74,12 +74,30 @@ class SqlEffects:
         row = self._conn.execute(_GET, {"effect": effect_id}).first()
         return None if row is None else _effect(row)
 
-    def page(self, session_id: str, *, turn_id: str | None, state: EffectState | None, limit: int) -> list[Effect]:
+    def page(
+        self,
+        session_id: str,
+        *,
+        turn_id: str | None,
+        state: EffectState | None,
+        limit: int,
+        after: str | None = None,
+    ) -> list[Effect]:
         query = _PAGE
         if turn_id is not None:
             query = query.where(effects.c.turn_id == turn_id)
         if state is not None:
             query = query.where(effects.c.state == state.value)
+        if after is not None:
+            last = self._conn.execute(_GET, {"effect": after}).first()
+            if last is None:
+                raise EffectNotFound(f"There is no effect {after}.")
+            query = query.where(
+                or_(
+                    effects.c.created_at > last.created_at,
+                    and_(effects.c.created_at == last.created_at, effects.c.effect_id > after),
+                )
+            )
         return [_effect(row) for row in self._conn.execute(query, {"session": session_id, "page": limit})]
 
     def dispatch(self, spec: EffectSpec, at: int, worker: str) -> Effect:

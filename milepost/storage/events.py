@@ -86,6 +86,7 @@ _READ_TURN = (
     .where(events.c.turn_id == bindparam("turn"), events.c.stream_id == bindparam("stream"))
     .order_by(events.c.seq)
 )
+_FIND = select(*_COLUMNS).where(events.c.stream_id == bindparam("stream"), events.c.event_key == bindparam("key"))
 _READ_TURN_TYPES = _READ_TURN.where(events.c.type.in_(bindparam("types", expanding=True)))
 
 
@@ -101,7 +102,7 @@ class SqlEventLog:
             return []
         if len(new) > MAX_APPEND:
             raise InvalidInput(f"{len(new)} events at once are too many; at most {MAX_APPEND} are accepted.")
-        _check_kinds(kind, new)
+        _check(stream_id, kind, new)
         seq, head, known, ended = self._look_up(stream_id, kind, new)
         rows: list[dict[str, Any]] = []
         for item in new:
@@ -124,7 +125,6 @@ class SqlEventLog:
         self, stream_id: str, kind: StreamKind, new: Sequence[NewEvent]
     ) -> tuple[int, bytes, dict[str, int], set[str]]:
         """Lock the stream, made if missing; return head seq, head hash, seq by known key, ended turns."""
-        check_identifier(stream_id)
         keys = _padded({item.key for item in new})
         turn_ids = _padded({item.turn_id for item in new if item.turn_id is not None})
         params = {"stream": stream_id}
@@ -170,6 +170,10 @@ class SqlEventLog:
             rows = self._conn.execute(_READ_TURN, params)
         return [_stored(row) for row in rows]
 
+    def find(self, stream_id: str, key: str) -> StoredEvent | None:
+        row = self._conn.execute(_FIND, {"stream": stream_id, "key": key}).first()
+        return None if row is None else _stored(row)
+
     def head(self, stream_id: str) -> tuple[int, bytes]:
         row = self._conn.execute(_GET_HEAD, {"stream": stream_id}).first()
         return (0, GENESIS) if row is None else (row.head_seq, row.head_hash)
@@ -188,10 +192,14 @@ def _padded(values: set[str]) -> list[str]:
     return found + found[:1] * (size - len(found)) if found else found
 
 
-def _check_kinds(kind: StreamKind, new: Sequence[NewEvent]) -> None:
+def _check(stream_id: str, kind: StreamKind, new: Sequence[NewEvent]) -> None:
+    check_identifier(stream_id)
     for item in new:
         if not isinstance(item.event, EVENTS_BY_KIND[kind]):
             raise InvalidInput(f"Event '{item.event.TYPE}' does not belong to a stream of kind '{kind.value}'.")
+        check_identifier(item.key)
+        if item.turn_id is not None:
+            check_identifier(item.turn_id)
 
 
 def _row(stream_id: str, seq: int, item: NewEvent, at: int, prev: bytes) -> dict[str, Any]:
@@ -200,11 +208,11 @@ def _row(stream_id: str, seq: int, item: NewEvent, at: int, prev: bytes) -> dict
     return {
         "stream_id": stream_id,
         "seq": seq,
-        "event_key": check_identifier(item.key),
+        "event_key": item.key,
         "type": type_,
         "version": version,
         "at": at,
-        "turn_id": item.turn_id and check_identifier(item.turn_id),
+        "turn_id": item.turn_id,
         "payload": payload,
         "prev_hash": prev,
         "hash": event_hash(prev, stream_id, seq, item.key, type_, version, at, item.turn_id, payload),
