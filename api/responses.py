@@ -10,13 +10,14 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.responses import Response
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+# Lone surrogates have no UTF-8; the others are line ends to readers that split text by Unicode's rules.
+_ESCAPED = re.compile("[\ud800-\udfff\u0085\u2028\u2029]")
 
 
 def json_text(value: Any) -> str:
-    """JSON text on one line, encodable as UTF-8: a lone surrogate is written as the escape it would have in JSON."""
+    """JSON text on one line, by any rule of what a line is, and encodable as UTF-8."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def json_bytes(value: Any) -> bytes:
