@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from temporalio import activity
@@ -42,7 +43,7 @@ from milepost.ports.models import ModelCompleted, ModelGateway, ModelRequest, Re
 from milepost.ports.system import Clock
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.effects import EffectJournal, Settlement
-from milepost.services.finishing import bounded_error
+from milepost.services.finishing import bounded_error, model_position
 from milepost.services.stops import StopWatch
 
 PlanCall = Callable[[int, ToolCallPart, str, FinishReason], PlannedCall]
@@ -111,7 +112,7 @@ class ModelActivities:
         )
         digest = hashlib.sha256(encode(request)).hexdigest()
         operation = f"model:{started.provider}/{started.model}"
-        position = f"model.{params.round}"
+        position = model_position(params.round)
         generation = context.turn.generation
         key = idempotency_key(params.turn_id, params.agent, position, operation, digest)
         spec = EffectSpec(
@@ -148,8 +149,8 @@ class ModelActivities:
 
     async def _consume(self, request: ModelRequest, deltas: DeltaWriter) -> ModelCompleted:
         completed: ModelCompleted | None = None
-        stream = self._gateway.stream(request)
-        try:
+        # Leaving the block closes the provider's connection, also when this task is cancelled.
+        async with aclosing(self._gateway.stream(request)) as stream:
             async for item in stream:
                 match item:
                     case TextDelta():
@@ -158,10 +159,6 @@ class ModelActivities:
                         deltas.add("reasoning", item.text)
                     case ModelCompleted():
                         completed = item
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
         if completed is None:
             raise ModelIncomplete("The provider's stream ended without an answer.")
         return completed

@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.support.databases", "tests.support.podman", "tests.support.model_server"]
+pytest_plugins = [
+    "tests.support.databases",
+    "tests.support.podman",
+    "tests.support.model_server",
+    "tests.support.temporal",
+]

@@ -21,10 +21,10 @@ from milepost.domain.events import (
     TurnInterrupted,
     TurnStopped,
 )
-from milepost.domain.messages import FinishReason
+from milepost.domain.messages import AssistantMessage, AssistantPart, FinishReason, ReasoningPart, TextPart
 from milepost.domain.tools import MAX_ERROR_TEXT_BYTES
 from milepost.domain.turns import Turn, TurnState
-from milepost.domain.usage import Usage
+from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import unanswered_calls
 from milepost.ports.ledger import LedgerTx, NewEvent
@@ -60,7 +60,9 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
         TurnNotRunning: the turn has a terminal state.
     """
     events = turn_events(tx, turn)
-    new = [*_settle_effects(tx, turn, at), *_close_calls(tx, turn, events)]
+    new = _lost_answers(tx, turn, events)
+    events.extend(item.event for item in new)
+    new = [*new, *_settle_effects(tx, turn, at), *_close_calls(tx, turn, events)]
     finished = ending.state is TurnState.COMPLETED
     new.extend(_outputs(turn, events, finished=finished))
     usage = sum(
@@ -88,6 +90,47 @@ def bounded_error(text: str) -> str:
     if len(data) <= MAX_ERROR_TEXT_BYTES:
         return text
     return data[: MAX_ERROR_TEXT_BYTES - 4].decode("utf-8", "ignore") + "…"
+
+
+def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEvent]:
+    """The text of model calls that nobody will end: what was streamed is kept and marked."""
+    kept: list[NewEvent] = []
+    agents = {event.agent: event for event in events if isinstance(event, AgentStarted)}
+    for effect in tx.effects.open_of_turn(turn.turn_id):
+        spec = effect.spec
+        started = agents.get(spec.agent)
+        if spec.effect_class is not EffectClass.MODEL or started is None:
+            continue
+        streamed = tx.deltas.partial(spec.effect_id, effect.attempt)
+        parts: list[AssistantPart] = []
+        if streamed.get("reasoning"):
+            parts.append(ReasoningPart(streamed["reasoning"]))
+        if streamed.get("text"):
+            parts.append(TextPart(streamed["text"]))
+        called = ModelCalled(
+            turn_id=turn.turn_id,
+            agent=spec.agent,
+            effect_id=spec.effect_id,
+            attempt=effect.attempt,
+            round=model_round(spec.position),
+            provider=started.provider,
+            model=started.model,
+            message=AssistantMessage(tuple(parts)),
+            finish=FinishReason.INCOMPLETE,
+            usage=UNKNOWN_USAGE,
+        )
+        kept.append(NewEvent(f"{spec.effect_id}/called", called, turn.turn_id))
+    return kept
+
+
+def model_position(round_: int) -> str:
+    """Logical place of a model call in an agent's turn; rounds count from 1."""
+    return f"model.{round_}"
+
+
+def model_round(position: str) -> int:
+    """The round of a `model_position`."""
+    return int(position.removeprefix("model."))
 
 
 def _settle_effects(tx: LedgerTx, turn: Turn, at: int) -> list[NewEvent]:
@@ -151,6 +194,9 @@ def tool_event_key(turn_id: str, agent: str, position: str, what: str) -> str:
     return f"{turn_id}/{agent}/{position}/{what}"
 
 
+_CUT = (FinishReason.STOPPED, FinishReason.LENGTH, FinishReason.INCOMPLETE)
+
+
 def _outputs(turn: Turn, events: list[Event], *, finished: bool) -> list[NewEvent]:
     outputs: list[NewEvent] = []
     have = {event.agent for event in events if isinstance(event, AgentOutput)}
@@ -160,7 +206,7 @@ def _outputs(turn: Turn, events: list[Event], *, finished: bool) -> list[NewEven
             continue
         # The answer is the last text; a turn cut short in a tool round may have said it earlier.
         text = next((event.message.text for event in reversed(calls) if event.message.text), "")
-        partial = not finished or calls[-1].finish in (FinishReason.STOPPED, FinishReason.LENGTH)
+        partial = not finished or calls[-1].finish in _CUT
         usage = sum((event.usage for event in calls), Usage())
         output = AgentOutput(turn.turn_id, started.agent, Content(text), len(calls), usage, partial)
         outputs.append(NewEvent(f"{turn.turn_id}/{started.agent}/output", output, turn.turn_id))

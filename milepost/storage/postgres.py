@@ -138,7 +138,10 @@ class PostgresLedger:
                 if again and attempt < MAX_TRIES:
                     await asyncio.sleep(random.uniform(0, 0.02 * 2**attempt))  # noqa: S311
                     continue
-                raise self._translated(error) from error
+                translated = self._translated(error)
+                if translated is error:
+                    raise  # an error that is its own cause would send whoever walks the chain round for ever
+                raise translated from error
             if topics:
                 self._notifier.publish(topics)
             return value

@@ -36,6 +36,7 @@ class BoundedFailureConverter(DefaultFailureConverter):
     """Cuts messages, stack traces and cause chains, so that a traceback cannot break the event bound."""
 
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        _cut_chain(exception)
         super().to_failure(exception, payload_converter, failure)
         current, depth = failure, 0
         while True:
@@ -48,6 +49,15 @@ class BoundedFailureConverter(DefaultFailureConverter):
                 current.ClearField("cause")
                 return
             current = current.cause
+
+
+def _cut_chain(exception: BaseException) -> None:
+    """End the chain of causes after eight, which also breaks one that runs in a circle."""
+    for _ in range(MAX_FAILURE_DEPTH):
+        if exception.__cause__ is None:
+            return
+        exception = exception.__cause__
+    exception.__cause__ = None
 
 
 def _cut(text: str) -> str:

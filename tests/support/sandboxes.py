@@ -1,0 +1,94 @@
+"""A sandbox without a container, for tests of what stands above the port. It runs nothing on the host."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from milepost.domain.errors import SandboxLost
+from milepost.ports.sandbox import (
+    Exec,
+    OnOutput,
+    Operation,
+    Outcome,
+    ReadFile,
+    Sandbox,
+    SandboxHealth,
+    SandboxSpec,
+    WriteFile,
+)
+
+
+@dataclass
+class MemorySandbox:
+    """Keeps files and a journal of every operation that really began, by effect id."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    journal: list[tuple[str, Operation]] = field(default_factory=list)
+    outcomes: dict[str, asyncio.Future[Outcome]] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
+    lost: bool = False
+
+    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
+        if effect_id in self.outcomes:
+            return replace(await asyncio.shield(self.outcomes[effect_id]), attached=True)
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.outcomes[effect_id] = future
+        self.journal.append((effect_id, operation))
+        if effect_id in self.killed:
+            future.set_result(Outcome(killed=True))
+        elif not (isinstance(operation, Exec) and operation.command.startswith("hang")):
+            future.set_result(self._run(operation))
+        return await asyncio.shield(future)
+
+    def _run(self, operation: Operation) -> Outcome:
+        match operation:
+            case Exec(command=command) if command.startswith("exit "):
+                return Outcome(exit_code=int(command.removeprefix("exit ")), stderr=b"failed\n")
+            case Exec(command=command) if command.startswith("big "):
+                return Outcome(exit_code=0, stdout=b"x" * int(command.removeprefix("big ")))
+            case Exec(command=command):
+                return Outcome(exit_code=0, stdout=f"ran {command}\n".encode())
+            case WriteFile(path=path, data=data):
+                self.files[path] = data
+                return Outcome(detail={"bytes": len(data)})
+            case ReadFile(path=path):
+                if path not in self.files:
+                    return Outcome(error_code="not_found", error=f"{path} does not exist.")
+                return Outcome(stdout=self.files[path], detail={"size": len(self.files[path])})
+            case _:
+                return Outcome(stdout=b"")
+
+    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
+        if self.lost or effect_id not in self.outcomes:
+            raise SandboxLost("The container is gone.")
+        return replace(await asyncio.shield(self.outcomes[effect_id]), attached=True)
+
+    async def kill(self, effect_id: str) -> None:
+        self.killed.add(effect_id)
+        future = self.outcomes.get(effect_id)
+        if future is not None and not future.done():
+            future.set_result(Outcome(stdout=b"partial\n", killed=True))
+
+    def commands(self) -> list[str]:
+        return [operation.command for _, operation in self.journal if isinstance(operation, Exec)]
+
+
+class MemorySandboxes:
+    """One `MemorySandbox` per Session; it survives a restarted worker of the same test."""
+
+    def __init__(self) -> None:
+        self.by_session: dict[str, MemorySandbox] = {}
+        self.health = SandboxHealth(ok=True, detail="in memory")
+
+    async def check(self) -> SandboxHealth:
+        return self.health
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        return self.by_session.setdefault(spec.session_id, MemorySandbox())
+
+    async def remove(self, session_id: str) -> None:
+        self.by_session.pop(session_id, None)
+
+    async def close(self) -> None:
+        return
