@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from milepost.domain.errors import SandboxUnavailable
 
-BUILD_VERSION = 1
+BUILD_VERSION = 2
 """Rises when the contents change for another reason than the packages."""
 
 PACKAGES = (
@@ -195,7 +195,7 @@ class _Root:
 
     def skeleton(self) -> None:
         folders = ("usr", "usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "etc", "proc", "sys", "dev", "run", "var")
-        for name in (*folders, "var/tmp", "root", "home", "home/agent", "tmp", "workspace"):
+        for name in (*folders, "var/tmp", "root", "home", "tmp", "workspace"):
             self._entry(name, tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755)
         for name in ("bin", "sbin", "lib", "lib64"):
             self._entry(name, tarfile.SYMTYPE, 0o777, link=f"usr/{name}")

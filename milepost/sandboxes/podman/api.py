@@ -122,6 +122,22 @@ class PodmanApi:
         with contextlib.suppress(PodmanError):
             await self.call("POST", f"/containers/{name}/kill", params={"signal": "KILL"})
 
+    async def last_words(self, name: str) -> str:
+        """The end of what the container's first process wrote, or nothing."""
+        params: dict[str, str | list[str]] = {"stdout": "true", "stderr": "true", "tail": "20"}
+        try:
+            response = await self._http.get(f"/containers/{name}/logs", params=params, timeout=5.0)
+        except httpx.TransportError:
+            return ""
+        if response.status_code >= 400:
+            return ""
+        text, data = [], response.content
+        while len(data) >= _FRAME.size:
+            size = _FRAME.unpack_from(data)[1]
+            text.append(data[_FRAME.size : _FRAME.size + size].decode(errors="replace"))
+            data = data[_FRAME.size + size :]
+        return "".join(text)[-1500:].strip()
+
     async def remove(self, name: str) -> None:
         """Kill and remove. A removal can fail while an exec session ends, so it is tried again for a while."""
         for attempt in range(8):

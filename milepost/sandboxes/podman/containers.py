@@ -111,7 +111,7 @@ async def _create(
 
 
 def _fix(ways: list[Mapping]) -> str:
-    if ways[0].runtime == "crun":
+    if ways[0].mount_options:
         return (
             "As root this needs crun (sudo apt-get install crun) and a workspace on a file system with id-mapped "
             "mounts (ext4, xfs, btrfs; kernel 5.12 or later). Running Milepost as an ordinary user needs neither."

@@ -18,7 +18,6 @@ class HostReport:
     """`controllers` are the cgroup controllers this service can use for a container."""
 
     rootless: bool
-    cgroups_v1: bool
     controllers: frozenset[str]
     summary: str
     unenforced: tuple[str, ...]
@@ -50,7 +49,7 @@ def report(info: dict[str, Any]) -> HostReport:
     unenforced = tuple(limit for controller, limit in LIMITS.items() if controller not in controllers)
     kind = "rootless" if rootless else "root, in user namespaces"
     summary = f"Podman {version} ({kind}, cgroups {host['cgroupVersion']})"
-    return HostReport(rootless, v1, controllers, summary, unenforced)
+    return HostReport(rootless, controllers, summary, unenforced)
 
 
 def _mapped_ids(host: dict[str, Any]) -> int:

@@ -26,20 +26,18 @@ class Mapping:
 
     spec: dict[str, Any]
     mount_options: tuple[str, ...] = ()
-    runtime: str | None = None
 
 
-def rootless(*, cgroups_v1: bool) -> Mapping:
-    """crun cannot join a user's cgroup on a machine with both cgroup versions; runc can."""
-    spec = {"userns": {"nsmode": "keep-id", "value": f"uid={AGENT},gid={AGENT}"}}
-    return Mapping(spec, (), "runc" if cgroups_v1 else None)
+def rootless() -> Mapping:
+    """The person is the container's user; all other ids are the person's subordinate ones."""
+    return Mapping({"userns": {"nsmode": "keep-id", "value": f"uid={AGENT},gid={AGENT}"}})
 
 
 def root_idmapped(owner: tuple[int, int], base: int) -> Mapping:
     """`owner` is (uid, gid) of the workspace on the host."""
     uid, gid = owner
     option = f"idmap=uids={uid}-{base + AGENT}-1;gids={gid}-{base + AGENT}-1"
-    return Mapping(_private([_entry(0, base, RANGE)], [_entry(0, base, RANGE)]), (option,), "crun")
+    return Mapping(_private([_entry(0, base, RANGE)], [_entry(0, base, RANGE)]), (option,))
 
 
 def root_direct(owner: tuple[int, int], base: int) -> Mapping:
@@ -47,7 +45,7 @@ def root_direct(owner: tuple[int, int], base: int) -> Mapping:
     if 0 in owner:
         raise ValueError("root must never be mapped into a container")
     uids, gids = (_around(host, base) for host in owner)
-    return Mapping(_private(uids, gids), (), "crun")
+    return Mapping(_private(uids, gids))
 
 
 def _entry(inside: int, outside: int, size: int) -> dict[str, int]:

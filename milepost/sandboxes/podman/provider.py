@@ -10,6 +10,7 @@ import resource
 from collections.abc import AsyncIterator, Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from milepost.domain.errors import InvalidInput, MilepostError, SandboxUnavailable
 from milepost.ports.sandbox import Sandbox, SandboxHealth, SandboxSpec
@@ -175,15 +176,26 @@ class PodmanProvider:
 
     async def _admit(self, sandbox: PodmanSandbox, spec: SandboxSpec) -> None:
         """Wait for the supervisor and look whether the container is closed; an unfit one is removed."""
-        facts = (await _first_hello(sandbox))["facts"]
-        found = selfcheck.problems(facts, spec.network)
-        if found:
-            with contextlib.suppress(PodmanError, PodmanDown):
-                await (await self._service.renew()).remove(sandbox.container_id)
-            raise SandboxUnavailable(
+        try:
+            facts = (await _first_hello(sandbox))["facts"]
+            found = selfcheck.problems(facts, spec.network)
+            if not found:
+                return
+            error = SandboxUnavailable(
                 f"The sandbox did not pass its check and was removed: {'; '.join(found)}.",
-                fix=f"Look at docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
+                fix=f"See docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
             )
+        except SandboxGone as gone:
+            words = await (await self._service.renew()).last_words(sandbox.container_id)
+            error = SandboxUnavailable(
+                f"The sandbox ended at once: {gone} {words or 'Its image may have no python3.'}",
+                fix="The image needs sh and python3 (3.9 or later); see docs/sandbox.md.",
+            )
+        except SandboxUnavailable as silent:
+            error = silent
+        with contextlib.suppress(PodmanError, PodmanDown):
+            await (await self._service.renew()).remove(sandbox.container_id)
+        raise error
 
     async def _seccomp(self) -> str:
         """The filter as a file, where the service can read it."""
@@ -203,7 +215,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
 def _mappings(host: HostReport, workspace: str) -> list[mappings.Mapping]:
     """Ways to map the workspace's owner, best first; the next one is tried if the host refuses one."""
     if host.rootless:
-        return [mappings.rootless(cgroups_v1=host.cgroups_v1)]
+        return [mappings.rootless()]
     found = Path(workspace).stat()
     owner = (found.st_uid, found.st_gid)
     base = mappings.container_base()
@@ -213,16 +225,12 @@ def _mappings(host: HostReport, workspace: str) -> list[mappings.Mapping]:
     return ways
 
 
-async def _first_hello(sandbox: PodmanSandbox) -> dict[str, dict[str, object]]:
+async def _first_hello(sandbox: PodmanSandbox) -> dict[str, Any]:
+    """Raises SandboxGone, SandboxUnavailable."""
     deadline = asyncio.get_running_loop().time() + READY_SECONDS
     while True:
         try:
             return await sandbox.hello()
-        except SandboxGone as error:
-            raise SandboxUnavailable(
-                f"The sandbox ended at once: {error} Its image may have no python3.",
-                fix="The image needs sh and python3 (3.9 or later); see docs/sandbox.md.",
-            ) from None
         except LinkDown as error:
             if asyncio.get_running_loop().time() > deadline:
                 raise SandboxUnavailable(f"The sandbox's supervisor does not answer: {error}.") from None

@@ -158,6 +158,12 @@ class PodmanService:
 
     def _global_options(self) -> list[str]:
         options = ["--log-level=warn"]
+        if self.host.root:
+            # The runtime that can bind a folder with translated owners.
+            options.append("--runtime=crun")
+        elif self.host.hybrid_cgroups:
+            # crun refuses a user's containers beside both cgroup versions.
+            options.append("--runtime=runc")
         home = Path(pwd.getpwuid(self.host.uid).pw_dir)
         configured = [Path("/etc/containers/storage.conf"), home / ".config/containers/storage.conf"]
         used = [home / ".local/share/containers/storage", Path("/var/lib/containers/storage")]

@@ -13,7 +13,9 @@ from milepost.sandboxes import bundle
 from milepost.sandboxes.podman.mapping import AGENT, Mapping
 
 ROOT = "/workspace"
-CONTROL = "/run/milepost"
+RUN = "/run/milepost"
+"""A mount of its own: on a directory that the image has, runc gives a tmpfs that directory's mode and owner."""
+CONTROL = f"{RUN}/control"
 HOME = "/home/agent"
 
 LABEL = "org.milepost"
@@ -67,7 +69,7 @@ def container(
     spec: SandboxSpec, image_id: str, label: dict[str, str], mapping: Mapping, limits: HostLimits, seccomp_path: str
 ) -> dict[str, Any]:
     """Everything is stated; nothing relies on a default of the service's configuration."""
-    result: dict[str, Any] = {
+    return {
         "name": container_name(spec.instance_id, spec.session_id),
         "image": image_id,
         "command": list(bundle.SUPERVISOR_COMMAND),
@@ -88,7 +90,8 @@ def container(
         "seccomp_profile_path": seccomp_path,
         "privileged": False,
         "shm_size": 64 * _MIB,
-        "log_configuration": {"driver": "none"},
+        # Holds nothing but a supervisor's last words: commands write to pipes.
+        "log_configuration": {"driver": "k8s-file", "size": 64 * 1024},
         "image_volume_mode": "ignore",
         "httpproxy": False,
         "env_host": False,
@@ -101,9 +104,6 @@ def container(
         "r_limits": _ulimits(spec, limits),
         **mapping.spec,
     }
-    if mapping.runtime is not None:
-        result["oci_runtime"] = mapping.runtime
-    return result
 
 
 def _mounts(workspace: str, mapping: Mapping) -> list[dict[str, Any]]:
@@ -112,6 +112,7 @@ def _mounts(workspace: str, mapping: Mapping) -> list[dict[str, Any]]:
         {"type": "bind", "source": workspace, "destination": ROOT, "options": bind},
         _tmpfs("/tmp", "512m", "1777"),  # noqa: S108
         _tmpfs("/run", "16m", "1777", "noexec"),
+        _tmpfs(RUN, "1m", "1777", "noexec"),
         _tmpfs("/var/tmp", "256m", "1777"),  # noqa: S108
         _tmpfs(HOME, "512m", "1777"),
     ]
