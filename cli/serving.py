@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from api.app import create_app
-from api.server import ApiServer
 from milepost.bootstrap.checks import TemporalPart
 from milepost.bootstrap.core import Core
 from milepost.bootstrap.data_root import InstanceInfo
@@ -46,6 +45,8 @@ async def serving(core: Core, temporal: TemporalPart, *, role: str, tcp: bool) -
     Raises:
         AddressUnavailable, ConfigInvalid, StorageUnavailable.
     """
+    from api.server import ApiServer  # brings the HTTP server, which a stand-in does not need
+
     section = core.config.settings.api
     token = load_or_create_token(core.root.token)
     app = application(core, core.services(temporal), token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from milepost.bootstrap.system import release
 from milepost.contracts.naming import queue_name
 from milepost.domain.errors import MilepostError
 from workflows.session_turn import SessionTurnWorkflow
@@ -55,6 +56,8 @@ class WorkerSettings:
     max_cached_workflows: int = 500
     graceful_shutdown: timedelta = timedelta(seconds=5)
     identity: str = ""
+    build_id: str = field(default_factory=release)
+    """Without one the SDK hashes the code of every loaded module, which takes seconds."""
 
 
 def runner() -> SandboxedWorkflowRunner:
@@ -111,4 +114,5 @@ def _worker(
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=timedelta(seconds=3),
         identity=settings.identity or None,
+        build_id=settings.build_id,
     )
