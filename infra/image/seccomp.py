@@ -77,6 +77,10 @@ def derive(base: dict[str, Any]) -> dict[str, Any]:
         rule(["personality"], ALLOW, None, argument(0, "EQ", 0xFFFFFFFF)),
     ]
     rules += [rule([name], ALLOW, None, argument(at, "MASKED_EQ", SET_ID, 0)) for name, at in MODE_ARGUMENT.items()]
+    for name, at in MODE_ARGUMENT.items():
+        # value is the mask, valueTwo what must remain: one rule per bit, since either alone is refused.
+        rules += [rule([name], ERRNO, EPERM, argument(at, "MASKED_EQ", bit, bit)) for bit in (0o4000, 0o2000)]
+    rules += [rule(["socket"], ERRNO, EAFNOSUPPORT, argument(0, "GT", max(FAMILIES)))]
     rules += [rule(["socket"], ALLOW, None, argument(0, "EQ", family)) for family in FAMILIES]
     return {
         "defaultAction": ERRNO,
