@@ -334,6 +334,13 @@ class AddressUnavailable(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class CassetteMiss(ModelError):
+    """No recorded exchange answers this request; the message names the first difference to the nearest one."""
+
+    code = "cassette_miss"
+    may_have_cost = False
+
+
 class SandboxUnavailable(MilepostError):
     """No sandbox can be had (no Podman, no image, service down); the fix says what to install or start."""
 

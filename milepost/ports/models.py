@@ -84,7 +84,10 @@ class ModelGateway(Protocol):
 
     async def check(self, provider: str) -> ModelHealth: ...
 
-    def validate(self, provider: str, model: str) -> None:
-        """Raise ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made; no network."""
+    def validate(self, provider: str, model: str, script: str | None = None) -> None:
+        """Raise ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made; no network.
+
+        `script` is the turn's; a malformed one is refused with its line.
+        """
 
     async def close(self) -> None: ...

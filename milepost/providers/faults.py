@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -39,7 +40,7 @@ class Redactor:
         forms: set[str] = set()
         for secret in secrets:
             if secret:
-                forms.update((secret, quote(secret, safe=""), secret.encode("unicode_escape").decode("ascii")))
+                forms.update((secret, quote(secret, safe=""), json.dumps(secret)[1:-1]))
         # Longest first: a secret that contains another must not leave a remainder.
         self._known = [re.compile(_pattern(form)) for form in sorted(forms, key=len, reverse=True)]
 

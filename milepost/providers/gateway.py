@@ -12,7 +12,13 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from milepost.domain.errors import InvalidInput, ProviderUnknown
-from milepost.domain.providers import ProviderConfig
+from milepost.domain.providers import (
+    CassetteMode,
+    OpenAICompatibleProvider,
+    ProviderConfig,
+    RecordedProvider,
+    ScriptedProvider,
+)
 from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 from milepost.providers.provider import Factory, Provider, secret_references
@@ -37,9 +43,8 @@ class Gateway:
         self._open: dict[str, Provider] = {}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
-        config = self._config(request.provider)
-        if not request.model and config.default_model:
-            request = replace(request, model=config.default_model)
+        if not request.model:
+            request = replace(request, model=self._default_model(request.provider) or "")
         self.validate(request.provider, request.model)
         provider = await self.provider(request.provider)
         async with aclosing(provider.stream(request)) as items:
@@ -48,32 +53,56 @@ class Gateway:
 
     async def check(self, provider: str) -> ModelHealth:
         """Whether the provider can be reached and used now. Raises ProviderUnknown."""
-        self._config(provider)
+        self.config(provider)
         return await (await self.provider(provider)).check()
 
-    def validate(self, provider: str, model: str) -> None:
-        config = self._config(provider)
+    def validate(self, provider: str, model: str, script: str | None = None) -> None:
+        config = self.config(provider)
         for reference in secret_references(config).values():
             self._secrets.resolve(reference)
-        if config.type == "openai_compatible":
-            check_base_url(config.name, config.base_url)
-            if not (model or config.default_model):
-                raise InvalidInput(
-                    f"Provider '{provider}' has no default model and none was given.",
-                    field="model",
-                    fix="Name a model for the agent, or set `default_model` of the provider.",
-                )
-        if config.type == "recorded" and config.source is not None:
-            if config.source == provider:
-                raise InvalidInput(
-                    f"Provider '{provider}' records itself.", field="source", fix="Name another provider as `source`."
-                )
-            if config.mode != "replay":
-                self.validate(config.source, model)
+        match config:
+            case OpenAICompatibleProvider():
+                check_base_url(provider, config.base_url)
+                if not (model or config.default_model):
+                    raise InvalidInput(
+                        f"Provider '{provider}' has no default model and none was given.",
+                        field="model",
+                        fix=f"Name a model for the agent, or set providers.{provider}.model.",
+                    )
+            case ScriptedProvider():
+                self._check_script(script if script is not None else config.script)
+            case RecordedProvider():
+                self._check_recorded(config, model)
+
+    @staticmethod
+    def _check_script(script: str | None) -> None:
+        if script is not None:
+            # Here, not above: a process that plays no script needs no YAML library.
+            from milepost.providers.scripted.script import parse_script
+
+            parse_script(script)
+
+    def _check_recorded(self, config: RecordedProvider, model: str) -> None:
+        if config.mode is CassetteMode.REPLAY:
+            # The source is not called and need not exist (any more).
+            return
+        if config.source is None:
+            fix = f"Name the provider to record as providers.{config.name}.source."
+            raise InvalidInput(f"Provider '{config.name}' records, but has no source.", field="source", fix=fix)
+        if isinstance(self.config(config.source), RecordedProvider):
+            fix = "Name a provider of another type."
+            raise InvalidInput(f"Provider '{config.name}' would record a recording.", field="source", fix=fix)
+        self.validate(config.source, model)
+
+    def _default_model(self, name: str) -> str | None:
+        config = self.config(name)
+        if config.default_model is None and isinstance(config, RecordedProvider) and config.source in self._configs:
+            return self._configs[config.source].default_model
+        return config.default_model
 
     async def provider(self, name: str) -> Provider:
         """The adapter of a configured provider, made at first use. Raises ProviderUnknown."""
-        config = self._config(name)
+        config = self.config(name)
         if name not in self._open:
             # Some libraries take seconds to import: not on the loop.
             module = await asyncio.to_thread(importlib.import_module, _MODULES[config.type])
@@ -93,7 +122,8 @@ class Gateway:
         for provider in opened:
             await provider.close()
 
-    def _config(self, name: str) -> ProviderConfig:
+    def config(self, name: str) -> ProviderConfig:
+        """The configuration of a provider. Raises ProviderUnknown, naming the nearest one."""
         config = self._configs.get(name)
         if config is not None:
             return config

@@ -23,7 +23,11 @@ class Provider(Protocol):
 class Providers(Protocol):
     """Access to the other configured providers, for one that wraps another."""
 
-    async def provider(self, name: str) -> Provider: ...
+    def config(self, name: str) -> ProviderConfig:
+        """Raises ProviderUnknown."""
+
+    async def provider(self, name: str) -> Provider:
+        """Raises ProviderUnknown."""
 
 
 class Factory(Protocol):

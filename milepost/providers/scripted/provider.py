@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Sequence
 
 from milepost.domain.content import Content
@@ -24,18 +23,13 @@ from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelR
 from milepost.ports.secrets import SecretStore
 from milepost.providers.call_ids import generated_call_id
 from milepost.providers.faults import status_error
+from milepost.providers.pieces import pieces
 from milepost.providers.provider import Providers
 from milepost.providers.scripted.demo import demo_script
 from milepost.providers.scripted.script import CutKind, Response, Script, parse_script
 
-INLINE_PARSE_CHARACTERS = 32 * 1024
-"""Longer scripts are parsed in a thread."""
-
 BYTES_PER_TOKEN = 4
 """The stated rule where a script gives no usage: one token per four bytes of UTF-8, rounded up."""
-
-MAX_DELTA = 16
-_DELTA = re.compile(rf"\S{{1,{MAX_DELTA}}}\s?|\s", re.DOTALL)
 
 
 def create(config: ProviderConfig, secrets: SecretStore, providers: Providers) -> ScriptPlayer:
@@ -79,7 +73,7 @@ class ScriptPlayer:
     async def check(self) -> ModelHealth:
         try:
             if self._config.script is not None:
-                await _parsed(self._config.script)
+                await asyncio.to_thread(parse_script, self._config.script)
         except MilepostError as error:
             return ModelHealth(self._config.name, False, error.message, error.fix)
         which = "its own script" if self._config.script is not None else "the built-in demonstration"
@@ -90,19 +84,16 @@ class ScriptPlayer:
 
     async def _script(self, request: ModelRequest) -> Script:
         text = request.script if request.script is not None else self._config.script
-        return demo_script(request) if text is None else await _parsed(text)
-
-
-async def _parsed(text: str) -> Script:
-    if len(text) <= INLINE_PARSE_CHARACTERS:
-        return parse_script(text)
-    return await asyncio.to_thread(parse_script, text)
+        # In a thread: a large script takes seconds to read (once; it is cached).
+        if text is None:
+            return await asyncio.to_thread(demo_script, request)
+        return await asyncio.to_thread(parse_script, text)
 
 
 def _deltas(response: Response) -> list[TextDelta | ReasoningDelta]:
     return [
-        *(ReasoningDelta(piece) for piece in _DELTA.findall(response.reasoning)),
-        *(TextDelta(piece) for piece in _DELTA.findall(response.text)),
+        *(ReasoningDelta(piece) for piece in pieces(response.reasoning)),
+        *(TextDelta(piece) for piece in pieces(response.text)),
     ]
 
 

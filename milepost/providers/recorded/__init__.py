@@ -1,0 +1,1 @@
+"""Cassettes: recorded answers of another provider, replayed without network."""
