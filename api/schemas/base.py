@@ -5,8 +5,19 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
+
+
+def at_most(characters: int) -> tuple[AfterValidator, WithJsonSchema]:
+    """Metadata of a text with a longest length. pydantic's own bound would refuse lone surrogates."""
+
+    def check(value: str) -> str:
+        if len(value) > characters:
+            raise PydanticCustomError("text_too_long", "at most {limit} characters are accepted", {"limit": characters})
+        return value
+
+    return AfterValidator(check), WithJsonSchema({"type": "string", "maxLength": characters})
 
 
 class _Known(BaseModel):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
-from api.schemas.base import Body, Shape
+from api.schemas.base import Body, Shape, at_most
 from milepost.services.health import Check
 
 
@@ -49,4 +47,4 @@ class Instance(Shape):
 class Login(Body):
     """The instance's token."""
 
-    token: Annotated[str, Field(max_length=1000)]
+    token: Annotated[str, *at_most(1000)]

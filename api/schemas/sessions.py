@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from api.schemas.base import Body, Query, Shape
+from api.schemas.base import Body, Query, Shape, at_most
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.errors import InvalidInput
 from milepost.domain.sessions import Session, SessionMode, SessionStatus
@@ -17,13 +17,17 @@ MAX_LIMIT = 100
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$"
 
+PathText = Annotated[str, *at_most(4096)]
+Title = Annotated[str, *at_most(1000)]
+AgentName = Annotated[str, *at_most(200)]
+
 
 class SessionOpen(Body):
     """What a person chooses when opening a Session."""
 
-    workspace: Annotated[str, Field(max_length=4096, description="Absolute path of a folder on the instance's host.")]
-    title: Annotated[str | None, Field(max_length=1000)] = None
-    agents: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=32, default_factory=list)]
+    workspace: Annotated[PathText, Field(description="Absolute path of a folder on the instance's host.")]
+    title: Title | None = None
+    agents: Annotated[list[AgentName], Field(max_length=32, default_factory=list)]
     mode: Literal["single", "multi", "coordinator"] = "single"
     image: Annotated[str | None, Field(pattern=IMAGE_PATTERN)] = None
 

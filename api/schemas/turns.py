@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from api.schemas.base import Body, Query, Shape
+from api.schemas.base import Body, Query, Shape, at_most
 from api.schemas.sessions import MAX_LIMIT
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.errors import InvalidInput
@@ -14,10 +14,10 @@ from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
 from milepost.services.turns import BeginTurn, TurnView
 
-MAX_NAME = 500
 _MAX_NUMBER = 2**31 - 1
 
-Name = Annotated[str | None, Field(max_length=MAX_NAME)]
+Name = Annotated[str, *at_most(500)]
+Reason = Annotated[str, *at_most(2000)]
 
 
 class TurnBegin(Body):
@@ -26,9 +26,9 @@ class TurnBegin(Body):
     text: Annotated[
         str, Field(description="What the agent shall do; at most 4 MiB.", examples=["Fix the failing test"])
     ]
-    agent: Name = None
-    provider: Name = None
-    model: Name = None
+    agent: Name | None = None
+    provider: Name | None = None
+    model: Name | None = None
     script: Annotated[str | None, Field(description="YAML for the 'scripted' provider; at most 4 MiB.")] = None
     turn_id: Annotated[str | None, Field(max_length=64)] = None
     idempotency_key: Annotated[str | None, Field(max_length=200)] = None
@@ -56,7 +56,7 @@ class TurnBegin(Body):
 class TurnStop(Body):
     """Why the turn shall stop."""
 
-    reason: Annotated[str | None, Field(max_length=2000)] = None
+    reason: Reason | None = None
 
 
 class NumberPage(Query):

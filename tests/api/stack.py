@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from fastapi import FastAPI
@@ -28,13 +29,15 @@ from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.security.access import Access
 from milepost.services.catalog import Services
 from milepost.services.contents import Contents
-from milepost.services.finishing import Ending, end_turn
+from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
+
+T = TypeVar("T")
 
 TOKEN = "test-token-" + "0" * 32
 AGENT = "coder"
@@ -45,7 +48,7 @@ class Stack:
     """Everything of one served instance."""
 
     services: Services
-    ledger: Ledger
+    ledger: SwitchedLedger
     notifier: Any
     app: FastAPI
     server: ApiServer
@@ -56,26 +59,65 @@ class Stack:
 
     @property
     def url(self) -> str:
+        assert self.server.url is not None
         return self.server.url
 
     @property
     def ws_url(self) -> str:
         return self.url.replace("http://", "ws://") + "/api/v1/ws"
 
+    async def post(self, path: str, body: Any) -> httpx.Response:
+        """Post JSON in ASCII, which also carries what has no UTF-8."""
+        headers = {"Content-Type": "application/json"}
+        return await self.client.post(path, content=json.dumps(body), headers=headers)
+
     async def open_session(self, **fields: Any) -> str:
         folder = self.root / "project"
         folder.mkdir(exist_ok=True)
-        response = await self.client.post("/api/v1/sessions", json={"workspace": str(folder)} | fields)
+        response = await self.post("/api/v1/sessions", {"workspace": str(folder)} | fields)
         assert response.status_code == 201, response.text
         return str(response.json()["session_id"])
 
     async def begin(self, session_id: str, text: str = "do it", **fields: Any) -> dict[str, Any]:
-        response = await self.client.post(f"/api/v1/sessions/{session_id}/turns", json={"text": text} | fields)
+        response = await self.post(f"/api/v1/sessions/{session_id}/turns", {"text": text} | fields)
         assert response.status_code in (200, 202), response.text
         return dict(response.json())
 
     def work(self, session_id: str, turn_id: str) -> Work:
         return Work(self.ledger, session_id, turn_id)
+
+
+class SwitchedLedger:
+    """The real ledger, whose database a test can take away. `reads` counts read transactions."""
+
+    def __init__(self, real: Ledger) -> None:
+        self._real = real
+        self.gone = False
+        self.reads = 0
+
+    @property
+    def instance_id(self) -> str:
+        return self._real.instance_id
+
+    async def write(self, body: Callable[[LedgerTx], T]) -> T:
+        self._check()
+        return await self._real.write(body)
+
+    async def read(self, body: Callable[[LedgerTx], T]) -> T:
+        self._check()
+        self.reads += 1
+        return await self._real.read(body)
+
+    async def check(self) -> None:
+        self._check()
+        await self._real.check()
+
+    async def close(self) -> None:
+        await self._real.close()
+
+    def _check(self) -> None:
+        if self.gone:
+            raise StorageUnavailable("The database does not answer.", fix="Start it.")
 
 
 @dataclass
@@ -167,7 +209,9 @@ class Work:
         def body(tx: LedgerTx) -> None:
             tx.effects.dispatch(spec, self.at, "worker")
             tx.effects.settle(spec.effect_id, 1, EffectState.SUCCEEDED, self.at, b"{}")
-            self._append(tx, [NewEvent(f"{spec.effect_id}/finished", finished, self.turn_id)])
+            self._append(
+                tx, [NewEvent(tool_event_key(self.turn_id, AGENT, spec.position, "finished"), finished, self.turn_id)]
+            )
 
         await self.ledger.write(body)
         return spec.effect_id
@@ -218,7 +262,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
 async def running_stack(url: str, root: Path, *, uds: Path | None = None, **options: Any) -> AsyncIterator[Stack]:
     """Serve on a free loopback port until the block ends."""
     notifier = await open_notifier(url)
-    ledger = await open_ledger(url, notifier)
+    ledger = SwitchedLedger(await open_ledger(url, notifier))
     checks = {"ledger": Check("ledger", True, "sqlite"), "temporal": Check("temporal", False, "no answer", "start it")}
     services = make_services(ledger, notifier, root, checks)
     access = Access(TOKEN)
@@ -227,33 +271,8 @@ async def running_stack(url: str, root: Path, *, uds: Path | None = None, **opti
     server = ApiServer(app, port=0, uds=uds, write_seconds=write_seconds)
     await server.start()
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=server.url or "", headers=headers, timeout=20) as client:
         yield Stack(services, ledger, notifier, app, server, access, root, checks, client)
     await server.stop(1.0)
     await ledger.close()
     await notifier.close()
-
-
-class BrokenLedger:
-    """A ledger whose database is gone."""
-
-    def __init__(self, real: Ledger) -> None:
-        self._real = real
-        self.broken = False
-
-    @property
-    def instance_id(self) -> str:
-        return self._real.instance_id
-
-    async def write(self, body: Any) -> Any:
-        return await (self._fail() if self.broken else self._real.write(body))
-
-    async def read(self, body: Any) -> Any:
-        return await (self._fail() if self.broken else self._real.read(body))
-
-    async def _fail(self) -> Any:
-        raise StorageUnavailable("The database does not answer.", fix="Start it.")
-
-
-def usage(**fields: int) -> Usage:
-    return replace(Usage(), **fields)

@@ -1,0 +1,105 @@
+"""Clients of the live streams, and what a client makes of the frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.api.stack import TOKEN, Stack
+
+Frame = dict[str, Any]
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@asynccontextmanager
+async def socket(stack: Stack, session: str, after: str = "0", **query: str) -> AsyncIterator[ClientConnection]:
+    """An open WebSocket."""
+    params = httpx.QueryParams({"session": session, "after": after} | query)
+    async with connect(f"{stack.ws_url}?{params}", additional_headers=BEARER, max_size=None) as connection:
+        yield connection
+
+
+async def ws_texts(stack: Stack, session: str, after: str = "0", **query: str) -> list[str]:
+    """All messages until the server closes."""
+    async with socket(stack, session, after, **query) as connection:
+        return [str(message) async for message in connection]
+
+
+async def sse_events(
+    client: httpx.AsyncClient, session: str, headers: dict[str, str] | None = None, **query: str
+) -> AsyncGenerator[tuple[str, str, str], None]:
+    """(id, event, data) of every event with data; comments as ("", "", comment)."""
+    path = f"/api/v1/sessions/{session}/events"
+    async with client.stream("GET", path, params=query, headers=headers or {}) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        event: dict[str, str] = {}
+        async for line in response.aiter_lines():
+            name, _, value = line.partition(": ")
+            if line.startswith(":"):
+                yield "", "", line
+            elif line:
+                event[name] = value
+            else:
+                if "data" in event:
+                    yield event["id"], event["event"], event["data"]
+                event = {}
+
+
+async def sse_texts(stack: Stack, session: str, **query: str) -> list[str]:
+    """The data of all events until the server ends the stream; ids and names must agree with it."""
+    texts = []
+    async for id_, name, data in sse_events(stack.client, session, **query):
+        frame = json.loads(data)
+        assert (id_, name) == (frame["cursor"], frame["type"])
+        texts.append(data)
+    return texts
+
+
+@dataclass
+class Transcript:
+    """What a client shows. Every frame is checked: no event twice or missing, no text twice or missing."""
+
+    cursor: str = "0"
+    seqs: list[int] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    final: dict[str, str] = field(default_factory=dict)
+    superseded: int = 0
+
+    def apply(self, frame: Frame) -> None:
+        data = frame["data"]
+        match frame["type"]:
+            case "event":
+                assert data["seq"] == len(self.seqs) + 1, f"event {data['seq']} after {self.seqs[-3:]}"
+                self.seqs.append(data["seq"])
+                self.types.append(data["type"])
+                if data["type"] == "model.called":
+                    call = data["payload"]["effect_id"]
+                    self.final[call] = "".join(part["text"] for part in data["payload"]["message"]["parts"])
+                    assert self.final[call].startswith(self.texts.get(call, ""))
+            case "delta":
+                call = data["effect_id"]
+                assert call not in self.final, "text of a call that has ended"
+                assert data["attempt"] >= self.attempts.get(call, 1), "text of a superseded attempt"
+                self.attempts[call] = data["attempt"]
+                assert data["offset"] == len(self.texts.get(call, "")), "text lost or doubled"
+                self.texts[call] = self.texts.get(call, "") + data["text"]
+            case "attempt.superseded":
+                self.superseded += 1
+                call = data["effect_id"]
+                if self.attempts.get(call, 1) <= data["attempt"]:
+                    self.texts[call] = ""
+                    self.attempts[call] = data["attempt"] + 1
+            case "problem":
+                raise AssertionError(data)
+            case _:
+                pass
+        self.cursor = frame["cursor"]
