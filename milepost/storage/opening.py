@@ -33,6 +33,7 @@ T = TypeVar("T")
 INSTANCE_ID_LENGTH: Final = 10
 _INSTANCE_ID = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 _ADD_META = insert_ignore(ledger_meta)
+_EMPTY: Final = SchemaState(SchemaStatus.EMPTY, None)
 _GET_META = select(ledger_meta.c.instance_id)
 
 
@@ -58,8 +59,14 @@ async def open_ledger(url: str, notifier: Notifier, *, instance_id: str | None =
             fix="Use at most 40 lowercase letters, digits and hyphens.",
         )
     target = _parse(url)
-    schema.require_current(await _state(target))
-    found = await _run(target, lambda conn: _instance_id(conn, instance_id))
+
+    def prepare(conn: Connection) -> str:
+        schema.verify(conn)
+        return _instance_id(conn, instance_id)
+
+    if target.path is not None and not await asyncio.to_thread(_exists, target.path):
+        schema.require_current(_EMPTY)
+    found = await _run(target, prepare)
     if target.path is not None:
         return SqliteLedger(target.path, notifier, found)
     return PostgresLedger(postgres_engine(target.dsn), target.where, notifier, found)
@@ -73,7 +80,10 @@ async def open_notifier(url: str) -> Hub | PgNotifier:
 
 async def schema_state(url: str) -> SchemaState:
     """Which schema the database has; changes nothing. Raises StorageUnavailable or ConfigInvalid."""
-    return await _state(_parse(url))
+    target = _parse(url)
+    if target.path is not None and not await asyncio.to_thread(_exists, target.path):
+        return _EMPTY
+    return await _run(target, schema.read_state)
 
 
 async def upgrade(url: str) -> SchemaState:
@@ -115,12 +125,6 @@ def _parse(url: str) -> _Target:
             fix="Use sqlite:////absolute/path.db or postgresql://user:password@host:5432/name.",
         )
     return _Target(parsed)
-
-
-async def _state(target: _Target) -> SchemaState:
-    if target.path is not None and not await asyncio.to_thread(_exists, target.path):
-        return SchemaState(SchemaStatus.EMPTY, None)
-    return await _run(target, schema.read_state)
 
 
 async def _run(target: _Target, work: Callable[[Connection], T], *, foreign_keys: bool = True) -> T:

@@ -15,7 +15,7 @@ import pytest
 from milepost.ports.ledger import Ledger
 from milepost.storage import Hub, PgNotifier, open_ledger, open_notifier, upgrade
 from tests.support.needs import unavailable
-from tests.support.postgres_server import PostgresServer, find_binaries, run_apart, running_server
+from tests.support.postgres_server import PostgresServer, find_binaries, memory_folder, run_apart, running_server
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     binaries = find_binaries()
     if binaries is None:
         unavailable("PostgreSQL", "no initdb and postgres under /usr/lib/postgresql or on PATH")
-    with running_server(binaries) as server:
+    with running_server(binaries, memory_folder()) as server:
         yield server
 
 
