@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import traceback
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +20,7 @@ from milepost.security.access import Refusal
 
 PROBLEM_JSON = "application/problem+json"
 MAX_REPORTED_ERRORS = 20
+MAX_LOGGED_FRAMES = 40
 STATUS_BY_KIND: dict[ErrorKind, int] = {
     ErrorKind.INVALID: 422,
     ErrorKind.NOT_FOUND: 404,
@@ -69,7 +71,9 @@ def problem_of(error: MilepostError) -> dict[str, Any]:
 def unexpected(error: BaseException, **context: Any) -> dict[str, Any]:
     """An unexpected failure: logged with an id, told without internals."""
     error_id = f"err_{secrets.token_hex(8)}"
-    _log.error("api.unexpected", error_id=error_id, exc_info=error, **context)
+    # Formatted here: a renderer that shows local variables would show secrets, and take seconds.
+    text = "".join(traceback.format_exception(error, limit=-MAX_LOGGED_FRAMES))
+    _log.error("api.unexpected", error_id=error_id, exception=text, **context)
     return problem(
         500,
         "internal",
