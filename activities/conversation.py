@@ -18,6 +18,7 @@ from milepost.domain.messages import (
 )
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
+from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
 from milepost.ports.ledger import Ledger, LedgerTx
@@ -25,6 +26,7 @@ from milepost.services.contents import Contents
 
 MAX_PROJECTED_BYTES = 8 * 1024 * 1024
 MAX_PROJECTED_TURNS = 500
+PAGE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _context(tx: LedgerTx, turn_id: str, agent: str, *, history: bool) -> TurnCo
     turn = tx.turns.get(turn_id)
     session = tx.sessions.get(turn.session_id)
     stored = tx.events.read_turn(turn.session_id, turn_id, types=(AgentStarted.TYPE, *TRANSCRIPT_EVENTS))
-    events = tuple(decode_event(item.type, item.version, item.payload) for item in stored)
+    events = tuple(_decoded(item) for item in stored)
     started = next((event for event in events if isinstance(event, AgentStarted) and event.agent == agent), None)
     if started is None:
         raise LedgerCorrupt(f"Turn {turn_id} has no start of agent '{agent}'.")
@@ -104,22 +106,28 @@ def _context(tx: LedgerTx, turn_id: str, agent: str, *, history: bool) -> TurnCo
 
 def _earlier(tx: LedgerTx, turn: Turn, agent: str, budget: int) -> tuple[list[Message], int]:
     segments: list[list[Message]] = []
-    before: int | None = turn.number
-    taken = 0
-    while before is not None and taken < MAX_PROJECTED_TURNS:
-        page = tx.turns.page(turn.session_id, before_number=before, limit=50)
+    before = turn.number
+    while len(segments) < MAX_PROJECTED_TURNS:
+        page = tx.turns.page(turn.session_id, before_number=before, limit=PAGE)
+        wanted = [earlier.turn_id for earlier in page if not earlier.superseded]
+        by_turn: dict[str, list[StoredEvent]] = {turn_id: [] for turn_id in wanted}
+        for item in tx.events.read_turns(turn.session_id, wanted, types=TRANSCRIPT_EVENTS):
+            by_turn[item.turn_id or ""].append(item)
         for earlier in page:
-            if earlier.superseded:
-                continue
-            stored = tx.events.read_turn(turn.session_id, earlier.turn_id, types=TRANSCRIPT_EVENTS)
+            stored = by_turn.get(earlier.turn_id, [])
             budget -= sum(len(item.payload) for item in stored)
-            if budget < 0 or taken >= MAX_PROJECTED_TURNS:
+            if budget < 0 or len(segments) >= MAX_PROJECTED_TURNS:
                 return _joined(segments), earlier.number
-            events = [decode_event(item.type, item.version, item.payload) for item in stored]
-            segments.append(turn_messages(events, agent))
-            taken += 1
-        before = page[-1].number if len(page) == 50 else None
+            if stored:
+                segments.append(turn_messages([_decoded(item) for item in stored], agent))
+        if len(page) < PAGE:
+            break
+        before = page[-1].number
     return _joined(segments), 0
+
+
+def _decoded(item: StoredEvent) -> Event:
+    return decode_event(item.type, item.version, item.payload)
 
 
 def _joined(segments: list[list[Message]]) -> list[Message]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 
-from milepost.services.stops import StopWatch
+from milepost.services.stops import StopSignal
 
 T = TypeVar("T")
 
@@ -21,8 +21,9 @@ class Stopped(Exception):
 
 async def _beat() -> None:
     while True:
-        activity.heartbeat()
+        # The start itself counts as a beat, so a short call costs the server none.
         await asyncio.sleep(HEARTBEAT_SECONDS)
+        activity.heartbeat()
 
 
 def cancel_requested() -> bool:
@@ -33,8 +34,7 @@ def cancel_requested() -> bool:
 
 async def guarded(
     work: Coroutine[Any, Any, T],
-    stops: StopWatch,
-    turn_id: str,
+    stop_signal: StopSignal,
     on_stop: Callable[[], Awaitable[None]] | None = None,
 ) -> T:
     """Await `work`; end it at once when the turn is asked to stop.
@@ -48,7 +48,7 @@ async def guarded(
     """
     task = asyncio.ensure_future(work)
     beat = asyncio.ensure_future(_beat())
-    stop = asyncio.ensure_future(stops.wait(turn_id))
+    stop = asyncio.ensure_future(stop_signal.wait())
     try:
         try:
             await asyncio.wait({task, stop, beat}, return_when=asyncio.FIRST_COMPLETED)

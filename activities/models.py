@@ -44,7 +44,7 @@ from milepost.ports.system import Clock
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.finishing import bounded_error, model_position
-from milepost.services.stops import StopWatch
+from milepost.services.stops import StopSignal, StopWatch
 
 PlanCall = Callable[[int, ToolCallPart, str, FinishReason], PlannedCall]
 """(index, call, whole arguments, finish reason) -> what the workflow needs to know of the call."""
@@ -84,14 +84,14 @@ class ModelActivities:
     @activity.defn(name=CALL_MODEL.name)
     async def call_model(self, params: CallModelParams) -> CallModelResult:
         """Make the call, attach its text to the delta log, record its end. A finished call returns its record."""
-        with boundary():
+        with boundary(), self._stops.watch(params.turn_id) as stop:
             call = await self._resolve(params)
             entered = await self._journal.enter(call.spec, params.claim, lambda attempt: _lost_attempt(call, attempt))
             if entered.entry is Entry.RETURN_RECORDED and entered.effect is not None and entered.effect.result:
                 return decode(entered.effect.result, CallModelResult)
             if entered.stop_requested or entered.entry is not Entry.DISPATCH or entered.effect is None:
                 return CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id)
-            return await self._call(call, entered.effect.attempt)
+            return await self._call(call, entered.effect.attempt, stop)
 
     async def _resolve(self, params: CallModelParams) -> _Call:
         context = await self._conversations.whole(params.turn_id, params.agent)
@@ -129,13 +129,13 @@ class ModelActivities:
         )
         return _Call(params, context, spec, replace(request, idempotency_key=key))
 
-    async def _call(self, call: _Call, attempt: int) -> CallModelResult:
+    async def _call(self, call: _Call, attempt: int, stop: StopSignal) -> CallModelResult:
         spec, params = call.spec, call.params
         target = Call(params.session_id, params.turn_id, params.agent, spec.effect_id, attempt)
         async with DeltaWriter(self._ledger, self._clock, target) as deltas:
             request = replace(call.request, attempt=attempt)
             try:
-                completed = await guarded(self._consume(request, deltas), self._stops, params.turn_id)
+                completed = await guarded(self._consume(request, deltas), stop)
             except Stopped:
                 return await asyncio.shield(self._stopped(call, attempt, deltas))
             except ModelError as error:

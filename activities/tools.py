@@ -26,7 +26,7 @@ from milepost.ports.sandbox import Outcome, Sandbox
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.finishing import CANCELLED_TEXT, call_position, tool_event_key
-from milepost.services.stops import StopWatch
+from milepost.services.stops import StopSignal, StopWatch
 from milepost.services.workbench import Workbench
 from milepost.tools import PlannedTool, plan, render
 
@@ -67,6 +67,42 @@ class _Result:
     error_code: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _ToolCall:
+    """A call that may run, with all that running it needs."""
+
+    params: RunToolParams
+    spec: EffectSpec
+    context: TurnContext
+    planned: PlannedTool
+    stop: StopSignal
+
+
+class _SandboxWork:
+    """Opening the sandbox and performing one operation in it, with the way to end it."""
+
+    def __init__(self, workbench: Workbench, call: _ToolCall, *, attach: bool) -> None:
+        self._workbench = workbench
+        self._call = call
+        self._attach = attach
+        self._sandbox: Sandbox | None = None
+        self._stopped = False
+
+    async def run(self) -> Outcome:
+        self._sandbox = await self._workbench.open(self._call.context.session)
+        if self._stopped and not self._attach:
+            return Outcome(killed=True)
+        if self._attach:
+            return await self._sandbox.attach(self._call.spec.effect_id)
+        return await self._sandbox.perform(self._call.spec.effect_id, self._call.planned.operation)
+
+    async def kill(self) -> None:
+        """Kill what runs; what has not begun will not begin."""
+        self._stopped = True
+        if self._sandbox is not None:
+            await self._sandbox.kill(self._call.spec.effect_id)
+
+
 class ToolActivities:
     """`run_tool`."""
 
@@ -87,7 +123,7 @@ class ToolActivities:
     @activity.defn(name=RUN_TOOL.name)
     async def run_tool(self, params: RunToolParams) -> RunToolResult:
         """Run the call once, attach to it, or return its recorded end. A refused call gets an error result."""
-        with boundary():
+        with boundary(), self._stops.watch(params.turn_id) as stop:
             context = await self._conversations.turn(params.turn_id, params.agent)
             called = context.model_call(params.model_effect_id)
             arguments = await self._contents.load(called.message.calls[params.index].arguments)
@@ -96,7 +132,7 @@ class ToolActivities:
             except ToolRejected as error:
                 return await self._reject(params, error)
             spec = _spec(params, context, arguments, called.message.calls[params.index].arguments)
-            return await self._perform(params, spec, context, planned)
+            return await self._perform(_ToolCall(params, spec, context, planned, stop))
 
     async def _reject(self, params: RunToolParams, error: ToolRejected) -> RunToolResult:
         result = _Result(EffectState.FAILED, str(error), True, {"rejected": True}, error_code=error.code)
@@ -104,9 +140,8 @@ class ToolActivities:
         await self._journal.record(params.session_id, params.turn_id, params.claim, events)
         return _boundary_result("", result)
 
-    async def _perform(
-        self, params: RunToolParams, spec: EffectSpec, context: TurnContext, planned: PlannedTool
-    ) -> RunToolResult:
+    async def _perform(self, call: _ToolCall) -> RunToolResult:
+        params, spec = call.params, call.spec
         entered = await self._journal.enter(spec, params.claim, lambda attempt: [_started(params, spec, attempt)])
         effect = entered.effect
         if entered.stop_requested:
@@ -120,46 +155,25 @@ class ToolActivities:
             events = [await self._finished(params, spec.effect_id, effect.attempt, result)]
             await self._journal.record(params.session_id, params.turn_id, params.claim, events)
             return _boundary_result(spec.effect_id, result)
-        attach = entered.entry is Entry.ATTACH
-        try:
-            result = await self._outcome(params, spec, context, planned, attach=attach)
-        except Stopped:
-            result = _Result(EffectState.CANCELLED, CANCELLED_TEXT, True, {})
+        result = await self._outcome(call, attach=entered.entry is Entry.ATTACH)
         return await asyncio.shield(self._settle(params, spec, effect.attempt, result))
 
-    async def _outcome(
-        self, params: RunToolParams, spec: EffectSpec, context: TurnContext, planned: PlannedTool, *, attach: bool
-    ) -> _Result:
-        opened: list[Sandbox] = []
-
-        async def work() -> Outcome:
-            sandbox = await self._workbench.open(context.session)
-            opened.append(sandbox)
-            if attach:
-                return await sandbox.attach(spec.effect_id)
-            return await sandbox.perform(spec.effect_id, planned.operation)
-
-        async def kill() -> None:
-            if opened:
-                await opened[0].kill(spec.effect_id)
-            else:
-                task.cancel()
-
-        task = asyncio.ensure_future(work())
+    async def _outcome(self, call: _ToolCall, *, attach: bool) -> _Result:
+        work = _SandboxWork(self._workbench, call, attach=attach)
         try:
-            outcome = await guarded(_awaited(task), self._stops, params.turn_id, kill)
+            outcome = await guarded(work.run(), call.stop, work.kill)
+        except Stopped:
+            return _Result(EffectState.CANCELLED, CANCELLED_TEXT, True, {})
         except SandboxLost as error:
             return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": error.message}, error_code=error.code)
         except MilepostError as error:
             return _Result(EffectState.FAILED, str(error), True, {}, error_code=error.code)
-        finally:
-            task.cancel()
-        output = render(params.tool, planned.operation, outcome)
+        output = render(call.params.tool, call.planned.operation, outcome)
         if outcome.killed:
             text = f"{CANCELLED_TEXT}\n{output.text}" if output.text else CANCELLED_TEXT
             return _Result(EffectState.CANCELLED, text, True, output.detail, output.full_text)
         state = EffectState.FAILED if output.is_error else EffectState.SUCCEEDED
-        detail = {**output.detail, "repaired": True} if planned.repaired else output.detail
+        detail = {**output.detail, "repaired": True} if call.planned.repaired else output.detail
         return _Result(state, output.text, output.is_error, detail, output.full_text)
 
     async def _settle(self, params: RunToolParams, spec: EffectSpec, attempt: int, result: _Result) -> RunToolResult:
@@ -188,10 +202,6 @@ class ToolActivities:
         )
         position = call_position(params.round, params.index)
         return NewEvent(tool_event_key(params.turn_id, params.agent, position, "finished"), finished, params.turn_id)
-
-
-async def _awaited(task: asyncio.Task[Outcome]) -> Outcome:
-    return await task
 
 
 def _plan(context: TurnContext, finish: FinishReason, tool: str, arguments: str) -> PlannedTool:

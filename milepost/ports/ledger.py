@@ -57,6 +57,9 @@ class EventLog(Protocol):
     def find(self, stream_id: str, key: str) -> StoredEvent | None:
         """The event with this key."""
 
+    def read_turns(self, stream_id: str, turn_ids: Sequence[str], *, types: Sequence[str]) -> list[StoredEvent]:
+        """The named types of events of several turns (at most 200) in one query, ascending."""
+
     def head(self, stream_id: str) -> tuple[int, bytes]:
         """Last seq and hash; (0, GENESIS) for a stream that does not exist."""
 

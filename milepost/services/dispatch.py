@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from milepost.domain.errors import TemporalUnavailable
 from milepost.domain.turns import Turn
 from milepost.observability.logging import get_logger
@@ -28,15 +30,17 @@ class Dispatcher:
 
     async def run_once(self) -> int:
         """Lease and deliver up to 32 items; return how many were delivered. Raises StorageUnavailable."""
-        now = self._clock.now()
-        items = await self._ledger.write(lambda tx: tx.outbox.lease(self._owner, now, LEASE_US, BATCH))
-        delivered = 0
-        for item in items:
-            delivered += await self._deliver(item)
-        return delivered
+        leased = await self._ledger.write(self._lease)
+        return sum(await asyncio.gather(*(self._deliver(*each) for each in leased)))
 
-    async def _deliver(self, item: OutboxItem) -> int:
-        turn, title = await self._ledger.read(lambda tx: _turn_and_title(tx, item.subject))
+    def _lease(self, tx: LedgerTx) -> list[tuple[OutboxItem, Turn, str]]:
+        leased = []
+        for item in tx.outbox.lease(self._owner, self._clock.now(), LEASE_US, BATCH):
+            turn = tx.turns.get(item.subject)
+            leased.append((item, turn, tx.sessions.get(turn.session_id).title))
+        return leased
+
+    async def _deliver(self, item: OutboxItem, turn: Turn, title: str) -> int:
         try:
             if item.kind is OutboxKind.CANCEL_TURN:
                 await self._starter.cancel(turn.workflow_id)
@@ -57,11 +61,6 @@ class Dispatcher:
         if item.kind is OutboxKind.START_TURN:
             tx.turns.mark_dispatched(turn.turn_id, now)
             tx.notify(turn.session_id)
-
-
-def _turn_and_title(tx: LedgerTx, turn_id: str) -> tuple[Turn, str]:
-    turn = tx.turns.get(turn_id)
-    return turn, tx.sessions.get(turn.session_id).title
 
 
 def _start(turn: Turn, title: str) -> TurnStart:

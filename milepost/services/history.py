@@ -9,12 +9,14 @@ from milepost.domain.errors import EffectNotFound
 from milepost.domain.events import (
     AgentOutput,
     AgentStarted,
+    Event,
     ModelCalled,
     ModelFailed,
     ModelRetried,
     ToolFinished,
     ToolStarted,
 )
+from milepost.domain.turns import Turn
 from milepost.ledger.codec import decode_event
 from milepost.ledger.history import HistoryEntry, history_entry
 from milepost.ports.ledger import Ledger, LedgerTx
@@ -51,7 +53,7 @@ class HistoryService:
             tx.sessions.get(session_id)
             turns = tx.turns.page(session_id, before_number=before, limit=bounded + 1)
             shown = turns[:bounded]
-            entries = tuple(_entry(tx, turn_id=turn.turn_id) for turn in shown if superseded or not turn.superseded)
+            entries = _entries(tx, session_id, [turn for turn in shown if superseded or not turn.superseded])
             return HistoryPage(session_id, entries, shown[-1].number if len(turns) > bounded else None)
 
         return await self._ledger.read(body)
@@ -100,5 +102,11 @@ class HistoryService:
 
 def _entry(tx: LedgerTx, *, turn_id: str) -> HistoryEntry:
     turn = tx.turns.get(turn_id)
-    stored = tx.events.read_turn(turn.session_id, turn_id, types=_TYPES)
-    return history_entry(turn, [decode_event(item.type, item.version, item.payload) for item in stored])
+    return _entries(tx, turn.session_id, [turn])[0]
+
+
+def _entries(tx: LedgerTx, session_id: str, turns: list[Turn]) -> tuple[HistoryEntry, ...]:
+    by_turn: dict[str, list[Event]] = {turn.turn_id: [] for turn in turns}
+    for item in tx.events.read_turns(session_id, list(by_turn), types=_TYPES):
+        by_turn[item.turn_id or ""].append(decode_event(item.type, item.version, item.payload))
+    return tuple(history_entry(turn, by_turn[turn.turn_id]) for turn in turns)

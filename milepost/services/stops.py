@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from milepost.ports.ledger import Ledger
-from milepost.ports.notifier import Notifier, stop_topic
+from milepost.ports.notifier import Notifier, Subscription, stop_topic
 
 POLL_SECONDS = 0.25
 """A wake-up usually comes at once; the poll is for a lost one."""
 
 
 class StopWatch:
-    """Knows whether a turn was asked to stop."""
+    """Tells activities when their turn is asked to stop."""
 
     def __init__(self, ledger: Ledger, notifier: Notifier) -> None:
         self._ledger = ledger
         self._notifier = notifier
 
-    async def requested(self, turn_id: str) -> bool:
-        """Whether the turn is to stop now (or has ended). Raises TurnNotFound."""
-        turn = await self._ledger.read(lambda tx: tx.turns.get(turn_id))
-        return turn.stop_requested_at is not None or turn.state.terminal
+    def watch(self, turn_id: str) -> StopSignal:
+        """Begin to listen. Do it before the transaction that checks for a stop, so that none falls between."""
+        return StopSignal(self._ledger, turn_id, self._notifier.subscribe(stop_topic(turn_id)))
 
-    async def wait(self, turn_id: str) -> None:
-        """Return once the turn is asked to stop."""
-        subscription = self._notifier.subscribe(stop_topic(turn_id))
-        try:
-            while not await self.requested(turn_id):
-                await subscription.wait(POLL_SECONDS)
-        finally:
-            subscription.close()
+
+class StopSignal:
+    """One activity's ear for the stop of its turn; close it by leaving the context."""
+
+    def __init__(self, ledger: Ledger, turn_id: str, subscription: Subscription) -> None:
+        self._ledger = ledger
+        self._turn_id = turn_id
+        self._subscription = subscription
+
+    def __enter__(self) -> StopSignal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._subscription.close()
+
+    async def wait(self) -> None:
+        """Return once the turn is asked to stop, or has ended. Raises StorageUnavailable."""
+        while True:
+            await self._subscription.wait(POLL_SECONDS)
+            turn = await self._ledger.read(lambda tx: tx.turns.get(self._turn_id))
+            if turn.stop_requested_at is not None or turn.state.terminal:
+                return

@@ -20,6 +20,7 @@ from milepost.storage.statements import Prepared, insert_ignore
 from milepost.storage.tables import events, streams, turns
 
 MAX_PAGE = 10_000
+MAX_TURNS = 200
 MAX_APPEND = 4096
 """Events of one call; their keys must fit one statement's parameters."""
 _NO_END = 2**63 - 1
@@ -87,6 +88,15 @@ _READ_TURN = (
     .order_by(events.c.seq)
 )
 _FIND = select(*_COLUMNS).where(events.c.stream_id == bindparam("stream"), events.c.event_key == bindparam("key"))
+_READ_TURNS = (
+    select(*_COLUMNS)
+    .where(
+        events.c.turn_id.in_(bindparam("turns", expanding=True)),
+        events.c.stream_id == bindparam("stream"),
+        events.c.type.in_(bindparam("types", expanding=True)),
+    )
+    .order_by(events.c.seq)
+)
 _READ_TURN_TYPES = _READ_TURN.where(events.c.type.in_(bindparam("types", expanding=True)))
 
 
@@ -173,6 +183,12 @@ class SqlEventLog:
     def find(self, stream_id: str, key: str) -> StoredEvent | None:
         row = self._conn.execute(_FIND, {"stream": stream_id, "key": key}).first()
         return None if row is None else _stored(row)
+
+    def read_turns(self, stream_id: str, turn_ids: Sequence[str], *, types: Sequence[str]) -> list[StoredEvent]:
+        if not turn_ids:
+            return []
+        params = {"stream": stream_id, "turns": list(turn_ids[:MAX_TURNS]), "types": list(types)}
+        return [_stored(row) for row in self._conn.execute(_READ_TURNS, params)]
 
     def head(self, stream_id: str) -> tuple[int, bytes]:
         row = self._conn.execute(_GET_HEAD, {"stream": stream_id}).first()
