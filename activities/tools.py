@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ from milepost.services.finishing import CANCELLED_TEXT, call_position, tool_even
 from milepost.services.stops import StopSignal, StopWatch
 from milepost.services.workbench import Workbench
 from milepost.tools import PlannedTool, plan, render
+
+KILL_TRIES = 120
+KILL_REPEAT_SECONDS = 0.25
 
 LOST_TEXT = (
     "Outcome unknown: the sandbox was lost while the call was running. "
@@ -87,20 +91,32 @@ class _SandboxWork:
         self._attach = attach
         self._sandbox: Sandbox | None = None
         self._stopped = False
+        self._done = asyncio.Event()
 
     async def run(self) -> Outcome:
-        self._sandbox = await self._workbench.open(self._call.context.session)
-        if self._stopped and not self._attach:
-            return Outcome(killed=True)
-        if self._attach:
-            return await self._sandbox.attach(self._call.spec.effect_id)
-        return await self._sandbox.perform(self._call.spec.effect_id, self._call.planned.operation)
+        try:
+            self._sandbox = await self._workbench.open(self._call.context.session)
+            if self._attach:
+                return await self._sandbox.attach(self._call.spec.effect_id)
+            if self._stopped:
+                return Outcome(killed=True)
+            return await self._sandbox.perform(self._call.spec.effect_id, self._call.planned.operation)
+        finally:
+            self._done.set()
 
     async def kill(self) -> None:
-        """Kill what runs; what has not begun will not begin."""
+        """Kill what runs; what has not begun will not begin.
+
+        A kill may reach the sandbox before the operation does, so it is repeated until the operation has ended.
+        """
         self._stopped = True
-        if self._sandbox is not None:
-            await self._sandbox.kill(self._call.spec.effect_id)
+        for _ in range(KILL_TRIES):
+            if self._sandbox is not None:
+                await self._sandbox.kill(self._call.spec.effect_id)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(KILL_REPEAT_SECONDS):
+                    await self._done.wait()
+                    return
 
 
 class ToolActivities:
