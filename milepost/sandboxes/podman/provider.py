@@ -56,7 +56,7 @@ class PodmanProvider:
         lease: str = "",
     ) -> None:
         self._data_root = data_root
-        self._instance_id = instance_id
+        self.instance_id = instance_id
         self._image = image
         self._lease = lease
         self._service = PodmanService(data_root, socket, runtime_dir, environment)
@@ -103,7 +103,7 @@ class PodmanProvider:
             if known is not None:
                 await known.close()
             api = await self._service.renew()
-            for found in await containers.owned(api, self._instance_id, session_id):
+            for found in await containers.owned(api, self.instance_id, session_id):
                 await api.remove(found.container_id)
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class PodmanProvider:
     async def owned(self) -> tuple[OwnedContainer, ...]:
         """All containers of this instance, running or not. Raises SandboxUnavailable."""
         async with _translated():
-            return await containers.owned(await self._service.renew(), self._instance_id)
+            return await containers.owned(await self._service.renew(), self.instance_id)
 
     async def build_image(self, progress: images.Progress | None = None, *, force: bool = False) -> images.ImageInfo:
         """Build the default image into this service's storage, unless it is up to date. Raises SandboxUnavailable."""
@@ -134,8 +134,8 @@ class PodmanProvider:
         return self._locks.setdefault(session_id, asyncio.Lock())
 
     def _validate(self, spec: SandboxSpec) -> None:
-        if spec.instance_id != self._instance_id:
-            text = f"The Session belongs to instance {spec.instance_id}, this is {self._instance_id}."
+        if spec.instance_id != self.instance_id:
+            text = f"The Session belongs to instance {spec.instance_id}, this is {self.instance_id}."
             raise InvalidInput(text, field="instance_id")
         if spec.network not in NETWORKS:
             raise InvalidInput(

@@ -107,7 +107,7 @@ class PodmanService:
     async def _start(self) -> PodmanApi:
         if self.host.podman is None:
             raise SandboxUnavailable("Podman is not installed, so tools cannot run.", fix=f"Install it: {INSTALL}")
-        socket = self._socket_path()
+        socket = self.socket_path()
         api = PodmanApi(str(socket))
         if await api.ping():
             # Another process of this instance serves it, or one that was killed left it behind.
@@ -118,11 +118,11 @@ class PodmanService:
         log = self._data_root / "podman-service.log"
         with log.open("wb") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command(self.host.podman, socket),
+                *self.command(self.host.podman, socket),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=self._environment(),
+                env=self.environment(),
                 start_new_session=True,
             )
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
@@ -138,7 +138,8 @@ class PodmanService:
             await asyncio.sleep(0.05)
         return api
 
-    def _socket_path(self) -> Path:
+    def socket_path(self) -> Path:
+        """Where the own service listens."""
         path = self._data_root / "run" / "podman.sock"
         if len(os.fsencode(path)) > MAX_SOCKET_PATH:
             raise SandboxUnavailable(
@@ -147,8 +148,8 @@ class PodmanService:
             )
         return path
 
-    def _command(self, podman: str, socket: Path) -> list[str]:
-        """As root beside cgroup v1, the half-mounted v2 tree breaks exec: the service gets its own view without it."""
+    def command(self, podman: str, socket: Path) -> list[str]:
+        """The own service. As root beside cgroup v1, the half-mounted v2 tree breaks exec: the service gets its own view without it."""
         command = [podman, *self._global_options(), "system", "service", f"--time={IDLE_SECONDS}", f"unix://{socket}"]
         if self.host.root and self.host.hybrid_cgroups:
             unshare, shell = shutil.which("unshare") or "unshare", "/bin/sh"
@@ -173,7 +174,8 @@ class PodmanService:
             options.append("--storage-driver=overlay")
         return options
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Of the own service."""
         account = pwd.getpwuid(self.host.uid)
         base = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -195,7 +197,7 @@ class PodmanService:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=self._environment(),
+            env=self.environment(),
         )
         try:
             async with asyncio.timeout(READY_SECONDS):

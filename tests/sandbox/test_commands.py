@@ -1,0 +1,279 @@
+"""Commands, on both back ends: streams, ends, process trees, attachment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from milepost.domain.errors import PayloadTooLarge, SandboxLost
+from milepost.ports.sandbox import Exec, Outcome
+from tests.sandbox.boxes import Box, new_id
+
+MIB = 1024 * 1024
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_streams_are_separate_and_the_exit_code_is_exact(box: Box) -> None:
+    outcome = await box.sh("echo out; echo err >&2; exit 3")
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (3, b"out\n", b"err\n")
+    assert not (outcome.timed_out or outcome.killed or outcome.truncated or outcome.attached)
+
+
+async def test_a_signal_is_128_plus_its_number(box: Box) -> None:
+    assert (await box.sh("kill -TERM $$")).exit_code == 143
+    assert (await box.sh("kill -KILL $$")).exit_code == 137
+
+
+async def test_a_missing_command_is_127(box: Box) -> None:
+    outcome = await box.sh("no-such-command-here")
+    assert outcome.exit_code == 127
+    assert b"no-such-command-here" in outcome.stderr
+
+
+async def test_input_is_closed_and_there_is_no_terminal(box: Box) -> None:
+    outcome = await box.sh("cat; test -t 0 || echo no terminal")
+    assert outcome.stdout == b"no terminal\n"
+
+
+async def test_output_arrives_while_the_command_runs(box: Box) -> None:
+    pieces: list[tuple[str, bytes]] = []
+
+    def on_output(stream: str, data: bytes) -> None:
+        pieces.append((stream, data))
+        if data == b"first\n":
+            # The command waits for this file: it can only end if its first output came before its end.
+            (box.workspace / "seen").write_text("yes")
+
+    outcome = await box.run(
+        Exec("echo first; until [ -e seen ]; do sleep 0.01; done; echo last >&2", timeout=30), on_output
+    )
+    assert outcome.exit_code == 0
+    assert pieces == [("stdout", b"first\n"), ("stderr", b"last\n")]
+
+
+async def test_binary_output_is_exact(box: Box) -> None:
+    outcome = await box.sh("printf '\\000\\377\\r\\n\\200'")
+    assert outcome.stdout == b"\x00\xff\r\n\x80"
+
+
+async def test_huge_output_keeps_head_and_tail_and_says_so(box: Box) -> None:
+    outcome = await box.sh(f"echo begin; head -c {20 * MIB} /dev/zero | tr '\\0' x; echo; echo end")
+    assert outcome.exit_code == 0
+    assert outcome.truncated
+    assert outcome.stdout.startswith(b"begin\nxxx")
+    assert outcome.stdout.endswith(b"x\nend\n")
+    assert b"bytes left out" in outcome.stdout
+    assert len(outcome.stdout) < 17 * MIB
+    assert outcome.detail["stdout_bytes"] == 20 * MIB + 11
+
+
+async def test_output_below_the_bound_is_whole(box: Box) -> None:
+    outcome = await box.sh(f"head -c {5 * MIB} /dev/zero")
+    assert outcome.stdout == bytes(5 * MIB)
+    assert not outcome.truncated
+
+
+async def test_commands_run_side_by_side(box: Box) -> None:
+    command = "touch in-{n}; until [ $(ls in-* | wc -l) = 6 ]; do sleep 0.02; done; echo {n}"
+    outcomes = await asyncio.gather(*(box.sh(command.format(n=n)) for n in range(6)))
+    assert [outcome.stdout for outcome in outcomes] == [f"{n}\n".encode() for n in range(6)]
+
+
+async def test_the_working_directory_is_in_the_workspace(box: Box) -> None:
+    (box.workspace / "sub").mkdir()
+    assert (await box.sh("pwd")).stdout.decode().strip() == box.root
+    assert (await box.run(Exec("pwd", cwd="sub"))).stdout.decode().strip() == f"{box.root}/sub"
+    missing = await box.run(Exec("pwd", cwd="nowhere"))
+    assert missing.error_code == "not_found"
+    outside = await box.run(Exec("pwd", cwd="../.."))
+    assert outside.error_code == "outside_workspace"
+
+
+async def test_a_command_longer_than_one_argument_may_be(box: Box) -> None:
+    lines = "line of text\n" * 30_000
+    outcome = await box.sh(f"cat > big.txt <<'END'\n{lines}END\nwc -l < big.txt")
+    assert outcome.stdout.strip() == b"30000"
+
+
+async def test_a_command_over_the_bound_is_refused_with_numbers(box: Box) -> None:
+    with pytest.raises(PayloadTooLarge, match="16777216"):
+        await box.sh("x" * (16 * MIB + 1))
+
+
+async def test_environment_is_small_and_leaks_nothing(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_SECRET", "canary-value")
+    # Root may read any process, so only the container can show that the supervisor's own environment is closed.
+    command = "env" if box.privileged else "env; tr '\\0' '\\n' < /proc/1/environ"
+    outcome = await box.sh(command)
+    seen = dict(line.split("=", 1) for line in outcome.stdout.decode().splitlines() if "=" in line)
+    assert "canary" not in outcome.stdout.decode()
+    assert seen["ALLOWED"] == "yes"
+    assert seen["TERM"] == "dumb"
+    assert not any(name.startswith("MILEPOST") for name in seen)
+    known = {"ALLOWED", "TERM", "HOME", "PATH", "LANG", "LC_CTYPE", "PWD", "SHLVL", "_", "HOSTNAME", "container"}
+    assert set(seen) <= known | {"IMAGE_SETTING", "OLDPWD"}
+
+
+# --- process trees ----------------------------------------------------------------------------------------------
+
+TREES = {
+    "child": "sleep {n} & wait",
+    "new session": "setsid sleep {n} & wait",
+    "double fork with an empty environment": "(setsid env -i sleep {n} </dev/null >/dev/null 2>&1 &) ; sleep {n}",
+    "ignores signals": "trap '' TERM INT HUP; sleep {n}; sleep {n}",
+    "stopped": "sleep {n} & kill -STOP $!; wait",
+    "background with output held": "sleep {n} & sleep {n} & sleep {n}",
+}
+
+
+@pytest.mark.parametrize("tree", TREES)
+async def test_a_timeout_ends_the_whole_tree(box: Box, tree: str) -> None:
+    outcome = await box.run(Exec("echo started; " + TREES[tree].format(n="54321"), timeout=0.4))
+    assert (outcome.exit_code, outcome.timed_out, outcome.stdout) == (124, True, b"started\n")
+    assert await box.processes("sleep 54321") == []
+
+
+@pytest.mark.parametrize("tree", TREES)
+async def test_a_kill_ends_the_whole_tree(box: Box, tree: str) -> None:
+    effect, started = new_id(), asyncio.Event()
+    command = Exec("echo started; " + TREES[tree].format(n="65432"))
+    task = asyncio.create_task(box.sandbox.perform(effect, command, lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+    await box.sandbox.kill(effect)
+    assert await box.processes("sleep 65432") == []
+    outcome = await task
+    assert (outcome.exit_code, outcome.killed, outcome.stdout) == (None, True, b"started\n")
+
+
+async def test_what_a_command_leaves_behind_ends_with_it(box: Box) -> None:
+    outcome = await box.sh("(setsid env -i sleep 76543 >/dev/null 2>&1 &); sleep 76543 & echo done")
+    assert (outcome.exit_code, outcome.stdout) == (0, b"done\n")
+    assert outcome.detail["leftover_processes"] == 2
+    assert await box.processes("sleep 76543") == []
+
+
+async def test_killing_is_idempotent_and_knows_no_strangers(box: Box) -> None:
+    effect = new_id()
+    await box.sandbox.kill(effect)
+    outcome = await box.sandbox.perform(effect, Exec("echo ran"))
+    await box.sandbox.kill(effect)
+    again = await box.sandbox.attach(effect)
+    assert (outcome.stdout, again.stdout, again.killed) == (b"ran\n", b"ran\n", False)
+
+
+async def test_killing_one_command_leaves_the_others(box: Box) -> None:
+    effect, started = new_id(), asyncio.Event()
+    doomed = asyncio.create_task(box.sandbox.perform(effect, Exec("echo x; sleep 100"), lambda *_: started.set()))
+    other = asyncio.create_task(box.sh("until [ -e go ]; do sleep 0.01; done; echo alive"))
+    async with asyncio.timeout(30):
+        await started.wait()
+    await box.sandbox.kill(effect)
+    assert (await doomed).killed
+    (box.workspace / "go").touch()
+    assert (await other).stdout == b"alive\n"
+
+
+async def test_a_command_that_kills_its_own_keeper_leaves_nothing(box: Box) -> None:
+    outcome = await box.sh("sleep 87654 & kill -9 $PPID; sleep 87654")
+    assert outcome.exit_code == 137
+    assert await box.processes("sleep 87654") == []
+
+
+async def test_a_command_that_kills_everything_does_not_kill_the_supervisor(box: Box) -> None:
+    outcome = await box.sh("kill -9 -1; kill -9 1; sleep 100")
+    assert outcome.exit_code == 137
+    assert (await box.sh("echo still here")).stdout == b"still here\n"
+
+
+async def test_a_command_cannot_speak_to_the_supervisor(box: Box) -> None:
+    folder = (await box.sh("ls -d /run/milepost/control 2>/dev/null || echo ../control")).stdout.decode().strip()
+    script = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(sys.argv[1]);"
+        "sys.stdout.write('answer' if s.recv(10) else 'refused')"
+    )
+    outcome = await box.sh(f'python3 -c "{script}" {folder}/control.sock')
+    assert outcome.stdout == b"refused", outcome
+
+
+# --- attachment -------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_id_never_runs_twice(box: Box) -> None:
+    effect, command = new_id(), Exec("echo ran >> journal; sleep 0.2; echo out")
+    both = await asyncio.gather(*(box.sandbox.perform(effect, command) for _ in range(3)))
+    later = await box.sandbox.perform(effect, Exec("echo other >> journal"))
+    assert [outcome.stdout for outcome in (*both, later)] == [b"out\n"] * 4
+    assert [outcome.attached for outcome in (*both, later)] == [False, True, True, True]
+    assert (box.workspace / "journal").read_text() == "ran\n"
+
+
+async def test_attaching_to_an_unknown_id_is_a_lost_sandbox(box: Box) -> None:
+    with pytest.raises(SandboxLost):
+        await box.sandbox.attach(new_id())
+
+
+async def test_giving_up_the_wait_does_not_stop_the_command(box: Box) -> None:
+    effect, started = new_id(), asyncio.Event()
+    command = Exec("echo begin; until [ -e go ]; do sleep 0.01; done; echo end; echo ran >> journal")
+    task = asyncio.create_task(box.sandbox.perform(effect, command, lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (box.workspace / "go").touch()
+    outcome = await box.sandbox.attach(effect)
+    assert (outcome.stdout, outcome.attached) == (b"begin\nend\n", True)
+    assert (box.workspace / "journal").read_text() == "ran\n"
+
+
+async def test_another_worker_attaches_and_gets_all_output_from_the_start(box: Box) -> None:
+    effect, started = new_id(), asyncio.Event()
+    command = Exec("echo begin; until [ -e go ]; do sleep 0.01; done; echo end")
+    first = asyncio.create_task(box.sandbox.perform(effect, command, lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+    other = await box.another()
+    pieces: list[bytes] = []
+    second = asyncio.create_task(other.attach(effect, lambda _, data: pieces.append(data)))
+    (box.workspace / "go").touch()
+    outcomes: list[Outcome] = [await first, await second]
+    assert [outcome.stdout for outcome in outcomes] == [b"begin\nend\n"] * 2
+    assert b"".join(pieces) == b"begin\nend\n"
+
+
+async def test_a_lost_link_is_found_again_without_repeating_output(box: Box) -> None:
+    """The bridge (or the socket) is cut while the command runs; the command must not notice."""
+    pieces: list[bytes] = []
+    effect, started = new_id(), asyncio.Event()
+
+    def on_output(_: str, data: bytes) -> None:
+        pieces.append(data)
+        started.set()
+
+    command = Exec("echo begin; until [ -e go ]; do sleep 0.01; done; echo end; echo ran >> journal")
+    task = asyncio.create_task(box.sandbox.perform(effect, command, on_output))
+    async with asyncio.timeout(30):
+        await started.wait()
+    await _cut(box)
+    (box.workspace / "go").touch()
+    outcome = await task
+    assert (outcome.stdout, outcome.attached) == (b"begin\nend\n", False)
+    assert b"".join(pieces) == b"begin\nend\n"
+    assert (box.workspace / "journal").read_text() == "ran\n"
+
+
+async def _cut(box: Box) -> None:
+    client = getattr(box.sandbox, "_client", box.sandbox)
+    await client._connection.link.close()
+
+
+async def test_permission_bits_hold_for_the_sandbox_user(box: Box) -> None:
+    if box.privileged and os.getuid() == 0:
+        pytest.skip("this back end runs as root here")
+    outcome = await box.sh("id -u; touch /usr/x /etc/x 2>&1 | wc -l")
+    assert outcome.stdout == b"1000\n2\n"
