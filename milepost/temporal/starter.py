@@ -16,7 +16,7 @@ from milepost.ports.workflows import TurnStart, WorkflowState
 from milepost.temporal.client import unavailable
 
 RPC_TIMEOUT = timedelta(seconds=10)
-TASK_TIMEOUT = timedelta(seconds=10)
+TASK_TIMEOUT = timedelta(seconds=5)
 
 _STATES = {
     WorkflowExecutionStatus.RUNNING: WorkflowState.RUNNING,
