@@ -9,6 +9,9 @@ from typing import cast
 import structlog
 
 
+CHATTY_LIBRARIES = ("alembic", "httpx", "httpx2", "httpcore", "temporalio", "asyncio", "uvicorn", "podman")
+
+
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger whose events are key-value pairs; the first argument is the event's stable name."""
     return cast(structlog.stdlib.BoundLogger, structlog.get_logger(name))
@@ -16,7 +19,9 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 def configure(*, level: str = "INFO", json: bool = False) -> None:
     """Send logs to standard error: readable lines, or one JSON object a line."""
-    renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
+    # Plain tracebacks: the default shows local variables, and with them prompts, file contents and keys.
+    console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    renderer = structlog.processors.JSONRenderer() if json else console
     processors: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -42,3 +47,6 @@ def configure(*, level: str = "INFO", json: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in CHATTY_LIBRARIES:
+        # They tell every request or step at INFO; below WARNING they are shown only where DEBUG was asked for.
+        logging.getLogger(name).setLevel(logging.NOTSET if level.upper() == "DEBUG" else logging.WARNING)
