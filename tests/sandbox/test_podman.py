@@ -1,0 +1,435 @@
+"""The Podman back end: isolation, life cycle, recovery. On the real Podman of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from milepost.domain.errors import InvalidInput, SandboxLost, SandboxUnavailable
+from milepost.ports.sandbox import Exec, Sandbox, SandboxLimits, SandboxSpec, WriteFile
+from milepost.sandboxes.podman.api import PodmanApi
+from milepost.sandboxes.podman.provider import PodmanProvider
+from milepost.sandboxes.podman.sandbox import PodmanSandbox
+from milepost.sandboxes.podman.service import PodmanService
+from tests.sandbox.boxes import new_id
+from tests.support.podman import OpenSandbox, new_instance, remove_owned
+
+pytestmark = pytest.mark.podman
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+async def sh(sandbox: Sandbox, command: str, timeout: float = 60) -> str:  # noqa: ASYNC109
+    outcome = await sandbox.perform(new_id(), Exec(command, timeout=timeout))
+    return outcome.stdout.decode() + outcome.stderr.decode()
+
+
+def spec_of(provider: PodmanProvider, workspace: Path, session: str = "s") -> SandboxSpec:
+    return SandboxSpec(session, provider.instance_id, str(workspace))
+
+
+async def api_of(provider: PodmanProvider) -> PodmanApi:
+    return await provider._service.renew()
+
+
+# --- isolation --------------------------------------------------------------------------------------------------
+
+
+async def test_the_container_is_closed(sandbox: OpenSandbox, workspace: Path) -> None:
+    """One container, many looks: privileges, file systems, system calls, network, processes, limits."""
+    box = await sandbox(workspace)
+    status = await sh(box, "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status")
+    values = dict(line.split(":\t") for line in status.splitlines())
+    assert {values[name] for name in values if name.startswith("Cap")} == {"0" * 16}
+    assert (values["NoNewPrivs"], values["Seccomp"]) == ("1", "2")
+    assert "0" not in (await sh(box, "awk '{print $2}' /proc/self/uid_map")).split(), "root of the host is mapped in"
+    assert (await sh(box, "id -u; id -g")).split() == ["1000", "1000"]
+
+    for path in ("/x", "/usr/x", "/etc/x", "/proc/sys/kernel/x"):
+        assert "denied" in (text := await sh(box, f"touch {path}")) or "Read-only" in text or "No such" in text, text
+    for path in ("/workspace", "/tmp", "/var/tmp", "/home/agent"):
+        assert await sh(box, f"touch {path}/x && echo fine") == "fine\n"
+
+    assert "Operation not permitted" in await sh(box, "unshare --user true")
+    assert "Operation not permitted" in await sh(box, "touch /tmp/m; chmod u+s /tmp/m")
+    family = "import socket\ntry: socket.socket(socket.AF_VSOCK)\nexcept OSError as e: print(e.errno)"
+    assert await sh(box, f"python3 -c '{family}'") == "97\n"
+
+    # Judged from what is there, never by dialing: no interface but lo, no route, no name server.
+    assert (await sh(box, "cut -d: -f1 -s /proc/net/dev | grep -v '|' | tr -d ' '")).split() == ["lo"]
+    assert len((await sh(box, "cat /proc/net/route")).splitlines()) == 1
+    assert (await sh(box, "cat /etc/resolv.conf")).strip() == ""
+    assert "podman.sock" not in await sh(box, "cat /proc/self/mountinfo; find / -xdev -name '*.sock' 2>/dev/null")
+    assert (await sh(box, "cat /proc/1/comm")).strip() == "milepost-superv"
+    assert (await sh(box, "ulimit -n; ulimit -u; ulimit -c")).split() == [str(min(16384, _nofile())), "512", "0"]
+
+
+def _nofile() -> int:
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+async def test_a_workspace_of_a_person_below_a_closed_folder(sandbox: OpenSandbox, tmp_path: Path) -> None:
+    """Owner only, all the way: writable inside, and what is made inside belongs to the owner outside."""
+    closed = tmp_path / "closed"
+    workspace = closed / "w"
+    workspace.mkdir(parents=True)
+    (workspace / "private").write_text("content")
+    (workspace / "private").chmod(0o600)
+    workspace.chmod(0o700)
+    closed.chmod(0o700)
+    box = await sandbox(workspace)
+    assert await sh(box, "cat private; mkdir d; echo x > d/made; stat -c %u:%a private d/made") == (
+        "content1000:600\n1000:644\n"
+    )
+    await box.perform(new_id(), WriteFile("d/written", b"x"))
+    for name in ("d", "d/made", "d/written"):
+        found = (workspace / name).stat()
+        assert (found.st_uid, found.st_gid) == (workspace.stat().st_uid, workspace.stat().st_gid)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can have a workspace of another user")
+async def test_root_on_the_workspace_of_somebody_else(sandbox: OpenSandbox, workspace: Path) -> None:
+    (workspace / "f").write_text("x")
+    for path in (workspace, workspace / "f"):
+        os.chown(path, 12345, 23456)
+    box = await sandbox(workspace)
+    assert await sh(box, "echo y >> f; echo z > g; cat f g; stat -c %u f g") == "xy\nz\n1000\n1000\n"
+    assert ((workspace / "g").stat().st_uid, (workspace / "g").stat().st_gid) == (12345, 23456)
+
+
+async def test_sessions_do_not_see_each_other(sandbox: OpenSandbox, tmp_path: Path) -> None:
+    boxes = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+        boxes.append(await sandbox(tmp_path / name))
+    effect, started = new_id(), asyncio.Event()
+    task = asyncio.create_task(boxes[0].perform(effect, Exec("echo x; sleep 43210"), lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+    assert await sh(boxes[1], "ls") == "two\n"
+    assert "43210" not in await sh(boxes[1], "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    with pytest.raises(SandboxLost):
+        await boxes[1].attach(effect)
+    await boxes[0].kill(effect)
+    assert (await task).killed
+
+
+async def test_a_fork_bomb_stays_in_its_limits_and_can_be_stopped(sandbox: OpenSandbox, workspace: Path) -> None:
+    box = await sandbox(workspace, limits=SandboxLimits(pids=64))
+    effect, started = new_id(), asyncio.Event()
+    bomb = "echo x; b() { b | b & b; }; b"
+    task = asyncio.create_task(box.perform(effect, Exec(bomb), lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+    await asyncio.sleep(0.5)
+    await box.kill(effect)
+    assert (await task).killed
+    assert await sh(box, "echo alive") == "alive\n"
+
+
+async def test_memory_has_a_limit_where_the_host_can_enforce_it(
+    podman: PodmanProvider, sandbox: OpenSandbox, workspace: Path
+) -> None:
+    if "memory" in (await podman.check()).unenforced:
+        pytest.skip("this host cannot limit the memory of a rootless container, and check() says so")
+    box = await sandbox(workspace, limits=SandboxLimits(memory_bytes=128 * MIB))
+    outcome = await box.perform(new_id(), Exec("python3 -c 'x = bytearray(400 * 2**20); print(len(x))'"))
+    assert (outcome.exit_code, outcome.stdout) == (137, b"")
+    assert await sh(box, "echo alive") == "alive\n"
+
+
+async def test_no_secret_of_this_process_reaches_container_or_service(
+    sandbox: OpenSandbox, podman: PodmanProvider, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_SECRET", "canary-value")
+    monkeypatch.setenv("HTTP_PROXY", "http://user:canary-value@127.0.0.1:9")
+    box = await sandbox(workspace, environment={"TOKEN": "canary-for-commands-only"})
+    assert "canary-value" not in await sh(box, "env; cat /proc/*/environ 2>/dev/null")
+    assert isinstance(box, PodmanSandbox)
+    found = await (await api_of(podman)).container(box.container_id)
+    assert "canary" not in str(found)
+
+
+# --- life cycle -------------------------------------------------------------------------------------------------
+
+
+async def test_open_is_idempotent_also_between_processes(podman: PodmanProvider, workspace: Path) -> None:
+    spec = spec_of(podman, workspace)
+    other = PodmanProvider(podman._data_root, podman.instance_id)
+    try:
+        opened = await asyncio.gather(*(provider.open(spec) for provider in (podman, other, podman)))
+        assert len({box.container_id for box in opened if isinstance(box, PodmanSandbox)}) == 1
+        assert len(await podman.owned()) == 1
+        assert await podman.open(spec) is opened[0]
+    finally:
+        await other.close()
+
+
+async def test_other_choices_replace_the_container_and_count_the_generation(
+    podman: PodmanProvider, workspace: Path
+) -> None:
+    spec = spec_of(podman, workspace)
+    await podman.open(spec)
+    before = (await podman.owned())[0]
+    await podman.open(replace(spec, limits=SandboxLimits(pids=99)))
+    after = await podman.owned()
+    assert [found.generation for found in (before, *after)] == [1, 2]
+    assert after[0].container_id != before.container_id
+
+
+async def test_another_environment_needs_no_new_container(podman: PodmanProvider, workspace: Path) -> None:
+    spec = spec_of(podman, workspace)
+    first = await podman.open(spec)
+    second = await podman.open(replace(spec, environment={"A": "b"}))
+    assert await sh(second, "echo $A") == "b\n"
+    assert isinstance(first, PodmanSandbox)
+    assert isinstance(second, PodmanSandbox)
+    assert first.container_id == second.container_id
+
+
+async def test_a_stopped_container_is_started_again(podman: PodmanProvider, workspace: Path) -> None:
+    spec = spec_of(podman, workspace)
+    box = await podman.open(spec)
+    assert isinstance(box, PodmanSandbox)
+    await sh(box, "echo kept > f")
+    await (await api_of(podman)).kill(box.container_id)
+    async with asyncio.timeout(30):
+        while box.connected or any(found.running for found in await podman.owned()):
+            await asyncio.sleep(0.02)
+    again = await podman.open(spec)
+    assert isinstance(again, PodmanSandbox)
+    assert again.container_id == box.container_id
+    assert await sh(again, "cat f") == "kept\n"
+
+
+async def test_remove_is_idempotent_and_touches_no_other(podman: PodmanProvider, workspace: Path) -> None:
+    stranger = PodmanProvider(podman._data_root, new_instance())
+    try:
+        await stranger.open(spec_of(stranger, workspace))
+        await podman.open(spec_of(podman, workspace))
+        for _ in range(2):
+            await podman.remove("s")
+        assert await podman.owned() == ()
+        assert [found.session_id for found in await stranger.owned()] == ["s"]
+    finally:
+        await remove_owned(stranger)
+        await stranger.close()
+
+
+async def test_containers_carry_labels_for_the_reaper(podman_root: Path, workspace: Path) -> None:
+    provider = PodmanProvider(podman_root, new_instance(), lease="worker-7")
+    try:
+        await provider.open(spec_of(provider, workspace, "session-1"))
+        (found,) = await provider.owned()
+        assert (found.session_id, found.generation, found.lease, found.running) == ("session-1", 1, "worker-7", True)
+    finally:
+        await remove_owned(provider)
+        await provider.close()
+
+
+async def test_a_missing_image_names_the_command_that_builds_it(podman_root: Path, workspace: Path) -> None:
+    provider = PodmanProvider(podman_root, new_instance(), image="localhost/no-such-image:1")
+    try:
+        with pytest.raises(SandboxUnavailable) as caught:
+            await provider.open(spec_of(provider, workspace))
+        assert caught.value.fix == "Build it: milepost sandbox build-image"
+        health = await provider.check()
+        assert (health.ok, health.fix) == (False, caught.value.fix)
+    finally:
+        await provider.close()
+
+
+async def test_an_image_that_is_up_to_date_is_not_built_again(podman: PodmanProvider) -> None:
+    lines: list[str] = []
+    info = await podman.build_image(lines.append)
+    assert not info.built
+    assert "up to date" in lines[-1]
+
+
+@pytest.mark.parametrize("choice", [{"network": "host"}, {"network": ""}, {"workspace_path": "/"}])
+async def test_bad_choices_are_refused_by_name(podman: PodmanProvider, workspace: Path, choice: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        await podman.open(replace(spec_of(podman, workspace), **choice))
+    assert caught.value.field == next(iter(choice))
+    with pytest.raises(InvalidInput, match="does not exist"):
+        await podman.open(spec_of(podman, workspace / "missing"))
+
+
+# --- recovery ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_killed_worker_loses_nothing_and_repeats_nothing(podman: PodmanProvider, workspace: Path) -> None:
+    """The process that dispatched dies by SIGKILL; another one attaches; the journal shows one run."""
+    effect = new_id()
+    command = "echo ran >> journal; echo begin; until [ -e go ]; do sleep 0.02; done; echo end; exit 5"
+    arguments = [str(podman._data_root), podman.instance_id, str(workspace), effect, command]
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.sandbox.worker_process", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert worker.stdout is not None
+    async with asyncio.timeout(60):
+        assert await worker.stdout.readline() == b"running\n"
+    worker.kill()
+    await worker.wait()
+    (workspace / "go").touch()
+    box = await podman.open(spec_of(podman, workspace, "killed"))
+    outcome = await box.attach(effect)
+    assert (outcome.exit_code, outcome.stdout, outcome.attached) == (5, b"begin\nend\n", True)
+    assert (await box.perform(effect, Exec(command))).attached
+    assert (workspace / "journal").read_text() == "ran\n"
+
+
+async def test_a_container_removed_under_a_command_is_a_lost_sandbox(podman: PodmanProvider, workspace: Path) -> None:
+    box = await podman.open(spec_of(podman, workspace))
+    effect, started = new_id(), asyncio.Event()
+    task = asyncio.create_task(box.perform(effect, Exec("echo x; sleep 100"), lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+    await podman.remove("s")
+    with pytest.raises(SandboxLost):
+        await task
+    with pytest.raises(SandboxLost):
+        await box.attach(effect)
+    with pytest.raises(SandboxUnavailable):
+        await box.perform(new_id(), Exec("true"))
+    await box.kill(effect)
+
+
+async def test_a_restarted_container_has_lost_its_operations(podman: PodmanProvider, workspace: Path) -> None:
+    spec = spec_of(podman, workspace)
+    box = await podman.open(spec)
+    effect, started = new_id(), asyncio.Event()
+    task = asyncio.create_task(box.perform(effect, Exec("echo x; sleep 100"), lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+    assert isinstance(box, PodmanSandbox)
+    await (await api_of(podman)).kill(box.container_id)
+    with pytest.raises(SandboxLost):
+        await task
+    with pytest.raises(SandboxLost):
+        await (await podman.open(spec)).attach(effect)
+
+
+async def test_a_sandbox_out_of_reach_is_killed_from_outside(
+    podman: PodmanProvider, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("milepost.sandboxes.client.KILL_SECONDS", 0.5)
+    box = await podman.open(spec_of(podman, workspace))
+    assert isinstance(box, PodmanSandbox)
+    effect, started = new_id(), asyncio.Event()
+    task = asyncio.create_task(box.perform(effect, Exec("echo x; sleep 100"), lambda *_: started.set()))
+    async with asyncio.timeout(30):
+        await started.wait()
+
+    async def never(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    assert box._client._connection is not None
+    monkeypatch.setattr(box._client._connection, "request", never)
+    await box.kill(effect)
+    with pytest.raises(SandboxLost):
+        await task
+
+
+@pytest.fixture
+def own_root() -> Iterator[Path]:
+    """A data root without a running service, so that the provider runs and restarts its own."""
+    root = Path(tempfile.mkdtemp(prefix="mpo-"))
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
+async def test_a_service_killed_under_a_command_is_started_again(
+    podman_root: Path, own_root: Path, workspace: Path
+) -> None:
+    provider = PodmanProvider(own_root, new_instance())
+    try:
+        box = await provider.open(spec_of(provider, workspace))
+        process = provider._service._process
+        if process is None:
+            pytest.skip("a service of the user answers, which is not ours to kill")
+        effect, started = new_id(), asyncio.Event()
+        command = Exec("echo ran >> journal; echo begin; until [ -e go ]; do sleep 0.02; done; echo end")
+        task = asyncio.create_task(box.perform(effect, command, lambda *_: started.set()))
+        async with asyncio.timeout(30):
+            await started.wait()
+        process.kill()
+        await process.wait()
+        await asyncio.sleep(0.2)
+        (workspace / "go").touch()
+        outcome = await task
+        assert (outcome.exit_code, outcome.stdout) == (0, b"begin\nend\n")
+        assert (workspace / "journal").read_text() == "ran\n"
+        assert provider._service._process is not process
+    finally:
+        await remove_owned(provider)
+        await provider.close()
+
+
+async def test_closing_stops_the_own_service_and_leaves_the_containers(
+    podman_root: Path, own_root: Path, workspace: Path
+) -> None:
+    provider = PodmanProvider(own_root, new_instance())
+    effect = new_id()
+    try:
+        box = await provider.open(spec_of(provider, workspace))
+        started = asyncio.Event()
+        task = asyncio.create_task(box.perform(effect, Exec("echo x; sleep 1; echo y"), lambda *_: started.set()))
+        async with asyncio.timeout(30):
+            await started.wait()
+        task.cancel()
+        process = provider._service._process
+        await provider.close()
+        assert process is None or process.returncode is not None
+        outcome = await (await provider.open(spec_of(provider, workspace))).attach(effect)
+        assert outcome.stdout == b"x\ny\n"
+    finally:
+        await remove_owned(provider)
+        await provider.close()
+
+
+async def test_an_orphaned_service_is_used_again(podman_root: Path, own_root: Path) -> None:
+    """The one a killed worker left behind: no second service, no stale socket in the way."""
+    services = [PodmanService(own_root, None, None, None) for _ in range(2)]
+    try:
+        for service in services:
+            assert await (await service.api()).ping()
+        assert services[1]._process is None
+    finally:
+        for service in services:
+            await service.close()
+
+
+async def test_a_stale_socket_is_no_obstacle(own_root: Path, podman_root: Path) -> None:
+    import socket
+
+    path = own_root / "run" / "podman.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    service = PodmanService(own_root, None, None, None)
+    try:
+        started = time.monotonic()
+        assert await (await service.api()).ping()
+        assert time.monotonic() - started < 60
+    finally:
+        await service.close()
