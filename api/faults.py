@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.problems import problem_response, unexpected
+from api.problems import problem_response, stopping, unexpected
 
 
 class Unexpected:
@@ -26,6 +28,11 @@ class Unexpected:
 
         try:
             await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            # The server stops and the time for requests in flight is over.
+            if begun:
+                raise
+            await problem_response(stopping())(scope, receive, send)
         except Exception as error:
             body = unexpected(error, method=scope["method"], path=scope["path"][:200])
             if begun:

@@ -83,6 +83,16 @@ def unexpected(error: BaseException, **context: Any) -> dict[str, Any]:
     )
 
 
+def stopping() -> dict[str, Any]:
+    """For a request that did not end before the server stopped."""
+    return problem(
+        503,
+        "stopping",
+        "The API stopped before the request was done; it may or may not have taken effect.",
+        fix="Send it again with the same idempotency key.",
+    )
+
+
 def problem_response(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     """A problem as a response."""
     return Response(json_bytes(body), body["status"], headers, PROBLEM_JSON)
