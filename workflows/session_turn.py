@@ -103,6 +103,7 @@ class SessionTurnWorkflow:
         raise _Ended(TurnState.FAILED, "round_limit", reason)
 
     async def _call_model(self, agent: str, round_: int, queue: str) -> CallModelResult:
+        _refuse_work_after_cancellation()
         params = CallModelParams(self._turn.turn_id, self._turn.session_id, self._claim, agent, round_)
         answer = await call(CALL_MODEL, params, queue=queue, summary=f"{agent}: model call {round_}")
         if answer.outcome == ModelOutcome.STOPPED:
@@ -115,6 +116,7 @@ class SessionTurnWorkflow:
         by_index = {planned.index: planned for planned in answer.calls}
         results: dict[int, RunToolResult] = {}
         for batch in batches([_shape(planned) for planned in answer.calls]):
+            _refuse_work_after_cancellation()
             calls = [self._run_tool(agent, answer, by_index[shape.index], queue) for shape in batch]
             # Siblings of a failed call are awaited too: nothing may be at work when the turn is finished.
             done = await asyncio.gather(*calls, return_exceptions=True)
@@ -165,6 +167,12 @@ class SessionTurnWorkflow:
                 end = _ending_of(error)
                 raise ApplicationError(end.reason or "", type=end.code, non_retryable=True) from error
         return TurnResult(self._turn.turn_id, result.state, self._loop.total_rounds, ended.reason)
+
+
+def _refuse_work_after_cancellation() -> None:
+    """A step that ends well although it was asked to end swallows the cancellation: nothing may follow it."""
+    if workflow.cancellation_reason() is not None:
+        raise _Ended(TurnState.STOPPED)
 
 
 def _shape(planned: PlannedCall) -> CallShape:
