@@ -27,6 +27,7 @@ from milepost.ports.system import Clock
 
 _CURSOR = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,18}))?")
 _CLOSING_TOPIC = "live.closing"
+_SETTLED = 2**62
 _TERMINAL = tuple(cls.TYPE for cls in TERMINAL_TURN_EVENTS)
 EVENT_BATCH = 64
 DELTA_BATCH = 500
@@ -70,7 +71,10 @@ class Frame:
 
 @dataclass(slots=True)
 class _Reader:
-    """What one connection remembers; all of it is rebuilt from the ledger when a reader resumes."""
+    """What one connection remembers; all of it is rebuilt from the ledger when a reader resumes.
+
+    By effect id: `voided` is the last attempt the reader was told to drop, `fences` the first whose text may be shown.
+    """
 
     session_id: str
     cursor: Cursor
@@ -78,14 +82,14 @@ class _Reader:
     status: dict[str, Any] | None = None
     turn_id: str | None = None
     voided: dict[str, int] = field(default_factory=dict)
-    settled: set[str] = field(default_factory=set)
+    fences: dict[str, int] = field(default_factory=dict)
 
     def enter(self, turn_id: str) -> None:
         """Forget what belonged to another turn."""
         if turn_id != self.turn_id:
             self.turn_id = turn_id
             self.voided.clear()
-            self.settled.clear()
+            self.fences.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +97,14 @@ class _Batch:
     """What one consistent snapshot holds after a reader's cursor.
 
     `resumed` is the running turn if it began before the cursor and this connection has not met it yet; `voided` are its
-    attempts that were superseded before the cursor. `settled` are calls whose text is in an event that the reader has,
-    or gets before the pieces.
+    attempts that were superseded before the cursor. `fences` are the first attempts whose text may be shown, by call.
     """
 
     events: list[StoredEvent]
     resumed: str | None = None
     deltas: list[tuple[int, Delta]] = field(default_factory=list)
     voided: dict[str, int] = field(default_factory=dict)
-    settled: set[str] = field(default_factory=set)
+    fences: dict[str, int] = field(default_factory=dict)
     status: dict[str, Any] | None = None
     more: bool = False
     ended: bool = False
@@ -196,7 +199,7 @@ class LiveService:
             turn.turn_id if resumed else None,
             deltas,
             voided=_voided_before(tx, turn, reader.cursor.seq) if resumed else {},
-            settled=_settled(tx, {delta.effect_id for _, delta in deltas} - reader.settled),
+            fences=_fences(tx, {delta.effect_id for _, delta in deltas}, reader),
             status=None if events or deltas else _status(tx, turn, at),
             more=len(deltas) == DELTA_BATCH,
             ended=ended,
@@ -208,7 +211,7 @@ class LiveService:
             reader.voided.update(batch.voided)
         for stored in batch.events:
             yield from self._event_frames(reader, stored)
-        reader.settled |= batch.settled
+        reader.fences.update(batch.fences)
         for position, delta in batch.deltas:
             yield from self._delta_frames(reader, position, delta)
         if batch.status is not None and batch.status != reader.status:
@@ -237,7 +240,7 @@ class LiveService:
 
     def _delta_frames(self, reader: _Reader, position: int, delta: Delta) -> Iterator[Frame]:
         voided = reader.voided.get(delta.effect_id, 0)
-        if delta.effect_id in reader.settled or delta.attempt <= voided:
+        if delta.attempt <= voided or delta.attempt < reader.fences.get(delta.effect_id, 0):
             reader.cursor = Cursor(reader.cursor.seq, position)
             return
         if delta.attempt - 1 > voided:
@@ -276,6 +279,13 @@ def _voided_before(tx: LedgerTx, turn: Turn, seq: int) -> dict[str, int]:
     return voided
 
 
-def _settled(tx: LedgerTx, effect_ids: set[str]) -> set[str]:
-    found = {effect_id: tx.effects.get(effect_id) for effect_id in effect_ids}
-    return {key for key, effect in found.items() if effect is not None and effect.state is not EffectState.DISPATCHED}
+def _fences(tx: LedgerTx, effect_ids: set[str], reader: _Reader) -> dict[str, int]:
+    """First attempts that may be shown: the one in flight; none of a settled call, whose text is in an event by now."""
+    fences: dict[str, int] = {}
+    for effect_id in effect_ids:
+        if reader.fences.get(effect_id) == _SETTLED:
+            continue
+        effect = tx.effects.get(effect_id)
+        if effect is not None:
+            fences[effect_id] = effect.attempt if effect.state is EffectState.DISPATCHED else _SETTLED
+    return fences

@@ -1,0 +1,102 @@
+"""The live reader itself, on both databases: what a resumed reader gets, at every cursor a client can hold."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from pathlib import Path
+
+from api.live import frame_text
+from milepost.services.catalog import Services
+from milepost.services.live import Cursor
+from milepost.services.sessions import OpenSession
+from milepost.services.turns import BeginTurn
+from tests.api.readers import Transcript
+from tests.api.stack import AGENT, Work, make_services
+from tests.support.databases import OpenLedger
+
+
+async def _turn(services: Services, opened: OpenLedger, root: Path) -> Work:
+    session = await services.sessions.open(OpenSession(str(root)))
+    view = await services.turns.begin(BeginTurn(session.session_id, "do it", agent=AGENT))
+    work = Work(opened.ledger, session.session_id, view.turn.turn_id)
+    await work.start_agent()
+    return work
+
+
+async def _frames(services: Services, session_id: str, after: str, count: int) -> list[dict[str, object]]:
+    frames = []
+    async with aclosing(services.live.follow(session_id, Cursor.parse(after))) as following:
+        async for frame in following:
+            frames.append(json.loads(frame_text(frame)))
+            if len(frames) == count:
+                break
+    return frames
+
+
+async def test_a_reader_resumed_at_any_frame_gets_exactly_the_rest(opened: OpenLedger, tmp_path: Path) -> None:
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    first, attempt = await work.start_call()
+    await work.say(first, attempt, 0, "to be settled")
+    await work.finish_call(first, attempt, "to be settled")
+    retried, attempt = await work.start_call()
+    await work.say(retried, attempt, 0, "to be superseded")
+    await work.retry_call(retried, attempt)
+    attempt = await work.redispatch(retried)
+    await work.say(retried, attempt, 0, "to ")
+    await work.say(retried, attempt, 3, "stay\0\ud800")
+    lost, attempt = await work.start_call()
+    await work.say(lost, attempt, 0, "to be lost")
+    attempt = await work.redispatch(lost)
+    await work.say(lost, attempt, 0, "found", "reasoning")
+
+    # What began the turn and the first answer; the retry with what it voids; its text; then what a lost worker left.
+    types = ["event", "event", "event", "event", "attempt.superseded", "event", "delta", "delta"]
+    types += ["attempt.superseded", "delta"]
+    whole = await _frames(services, work.session_id, "0", 1 + len(types))
+    assert [frame["type"] for frame in whole[1:]] == types
+    for n, frame in enumerate(whole[:-1]):
+        rest = await _frames(services, work.session_id, str(frame["cursor"]), len(whole) - n)
+        expected = whole[n + 1 :]
+        if frame["type"] == "attempt.superseded":
+            # It does not move the cursor, so it comes again.
+            expected = whole[n:]
+            rest = await _frames(services, work.session_id, str(frame["cursor"]), len(whole) - n + 1)
+        elif rest[1]["type"] == "attempt.superseded" and expected[0]["type"] == "delta":
+            # A reader without memory is told what the first text it gets supersedes.
+            rest = rest[:1] + await _without_repeated_void(services, work.session_id, str(frame["cursor"]), expected)
+        assert rest[1:] == expected, f"resumed after frame {n}: {frame}"
+
+
+async def _without_repeated_void(
+    services: Services, session_id: str, cursor: str, expected: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    longer = (await _frames(services, session_id, cursor, len(expected) + 2))[1:]
+    assert longer[0]["type"] == "attempt.superseded"
+    return longer[1:]
+
+
+async def test_a_long_past_is_read_in_order(opened: OpenLedger, tmp_path: Path) -> None:
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    for n in range(150):
+        spec, attempt = await work.start_call()
+        await work.finish_call(spec, attempt, f"answer {n}")
+    spec, attempt = await work.start_call()
+    await work.say(spec, attempt, 0, "now")
+    transcript = Transcript()
+    for frame in await _frames(services, work.session_id, "0", 1 + 3 + 150 + 1):
+        transcript.apply(frame)
+    assert transcript.seqs == list(range(1, 154))
+    assert transcript.texts == {spec.effect_id: "now"}
+
+
+async def test_closing_ends_all_readers_and_later_ones_follow(opened: OpenLedger, tmp_path: Path) -> None:
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    frames = services.live.follow(work.session_id, Cursor())
+    seen = [await anext(frames) for _ in range(4)]
+    services.live.close()
+    assert [frame async for frame in frames] == []
+    assert len(await _frames(services, work.session_id, str(seen[-1].cursor), 1)) == 1
