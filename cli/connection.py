@@ -17,7 +17,7 @@ import httpx
 
 from cli.client import ApiClient
 from cli.invocation import Invocation
-from milepost.bootstrap.data_root import DataRoot, InstanceInfo, InstanceLock
+from milepost.bootstrap.data_root import DataRoot, InstanceInfo
 from milepost.domain.errors import InstanceLocked
 from milepost.security.token import load_or_create_token
 
@@ -105,7 +105,7 @@ async def _await_or_own(
     while True:
         try:
             root.prepare()
-            lock = root.lock("command")
+            stack.enter_context(root.lock("run" if need is Need.EXECUTE else "command"))
         except InstanceLocked:
             running = await _running(root)
             if running is not None:
@@ -117,16 +117,7 @@ async def _await_or_own(
                 told = True
             await asyncio.sleep(POLL_SECONDS)
         else:
-            # The stack takes the lock anew under its own name; a short command keeps it.
-            _keep_or_release(lock, stack, need)
             return None
-
-
-def _keep_or_release(lock: InstanceLock, stack: contextlib.AsyncExitStack, need: Need) -> None:
-    if need is Need.EXECUTE:
-        lock.release()
-    else:
-        stack.enter_context(lock)
 
 
 @asynccontextmanager

@@ -27,7 +27,9 @@ class Position:
 
 
 async def follow(client: ApiClient, session_id: str, turn_id: str, on_frame: OnFrame, position: Position) -> None:
-    """Hand every frame to `on_frame` until the turn has ended, reconnecting with the cursor.
+    """Hand the turn's frames to `on_frame` until it has ended, reconnecting with the cursor.
+
+    Frames of other turns, which an early cursor brings, are passed over.
 
     Raises:
         ConnectionLost: no connection after 8 tries in a row.
@@ -40,7 +42,8 @@ async def follow(client: ApiClient, session_id: str, turn_id: str, on_frame: OnF
                 async for frame in frames:
                     failures = 0
                     position.cursor = frame["cursor"] or position.cursor
-                    on_frame(frame)
+                    if _belongs(frame, turn_id):
+                        on_frame(frame)
                     if _ends(frame, turn_id):
                         return
             if await _ended(client, turn_id):
@@ -54,6 +57,14 @@ async def follow(client: ApiClient, session_id: str, turn_id: str, on_frame: OnF
             if failures >= MAX_ATTEMPTS:
                 raise ConnectionLost("The live stream ends again and again before the turn has ended.")
         await asyncio.sleep(min(BACKOFF_FIRST_SECONDS * 2**failures, BACKOFF_MAX_SECONDS))
+
+
+def _belongs(frame: Json, turn_id: str) -> bool:
+    data: dict[str, Any] = frame["data"]
+    if frame["type"] in ("snapshot", "status"):
+        active = data.get("active_turn")
+        return active is None or bool(active["turn_id"] == turn_id)
+    return bool(data.get("turn_id") == turn_id)
 
 
 def _ends(frame: Json, turn_id: str) -> bool:

@@ -46,6 +46,8 @@ class LiveView:
         self._end_region()
         if self._terminal and text:
             self._console.print(printable(text), markup=False)
+        elif text and not text.endswith("\n"):
+            self._stream.write("\n")
         self._text = ""
 
     def frame(self, frame: Json) -> None:

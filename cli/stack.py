@@ -38,10 +38,10 @@ class Stack:
 async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool, say: Say) -> AsyncIterator[Stack]:
     """Everything in one process: migrations, Temporal (embedded or configured), workers, API. Stops in reverse order.
 
-    Without `tcp` the API is served on the Unix socket of the data root only.
+    The caller holds the lock of the data root. Without `tcp` the API is served on its Unix socket only.
 
     Raises:
-        InstanceLocked: another process owns the data root.
+        InstanceLocked: another process serves the data root's API.
         StorageUnavailable, SchemaTooNew, TemporalUnavailable, ConfigInvalid, SecretMissing.
     """
     from milepost.temporal.starter import TemporalStarter
@@ -49,8 +49,6 @@ async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool,
 
     await require_own_packages()
     async with contextlib.AsyncExitStack() as stack:
-        root.prepare()
-        stack.enter_context(root.lock(role))
         stack.enter_context(root.serving_lock(role))
         await migrate(config, root)
         core = await stack.enter_async_context(open_core(config, root))

@@ -34,10 +34,12 @@ async def dev(call: Invocation) -> Exit:
     call.log()
 
     async def serve(stop: asyncio.Event) -> None:
-        async with running_stack(call.config, call.root, role="dev", tcp=True, say=call.out.note) as stack:
-            _announce(call, stack.served.info.api_url, stack.served.info.temporal_ui)
-            await stop.wait()
-            call.out.note("Stopping ...")
+        call.root.prepare()
+        with call.root.lock("dev"):
+            async with running_stack(call.config, call.root, role="dev", tcp=True, say=call.out.note) as stack:
+                _announce(call, stack.served.info.api_url, stack.served.info.temporal_ui)
+                await stop.wait()
+                call.out.note("Stopping ...")
 
     return await _until_signal(serve)
 

@@ -83,7 +83,7 @@ async def watch(
             def on_frame(frame: dict[str, object]) -> None:
                 if call.json:
                     call.out.record(frame)
-                elif _belongs(frame, turn):
+                else:
                     view.frame(frame)
 
             try:
@@ -96,11 +96,6 @@ async def watch(
     elif reached.info is None:
         call.out.record({"type": "turn", "data": done})
     return EXIT_BY_STATE[done["state"]]
-
-
-def _belongs(frame: dict[str, object], turn: str) -> bool:
-    data = frame["data"]
-    return not isinstance(data, dict) or data.get("turn_id", turn) == turn
 
 
 async def stop(
