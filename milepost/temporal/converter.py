@@ -11,14 +11,18 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.contrib.pydantic import pydantic_data_converter as base_converter
 from temporalio.converter import DataConverter, DefaultFailureConverter, PayloadConverter
+from temporalio.exceptions import ApplicationError
 
-from milepost.domain.errors import PayloadTooLarge
+from milepost.contracts.activities import boundary_text
+from milepost.domain.errors import MilepostError, PayloadTooLarge
 
 MAX_PAYLOAD_BYTES = 48 * 1024
 """No workflow event may exceed 64 KiB; a payload over this is refused before it reaches the boundary."""
 
-MAX_FAILURE_TEXT = 4 * 1024
+MAX_FAILURE_MESSAGE = 4 * 1024
+MAX_FAILURE_STACK = 2 * 1024
 MAX_FAILURE_DEPTH = 8
+"""Bytes of a failure's message and of its stack trace, and how many causes deep: together well under an event."""
 
 
 class BoundedPayloadConverter(PydanticPayloadConverter):
@@ -33,38 +37,51 @@ class BoundedPayloadConverter(PydanticPayloadConverter):
 
 
 class BoundedFailureConverter(DefaultFailureConverter):
-    """Cuts messages, stack traces and cause chains, so that a traceback cannot break the event bound."""
+    """Cuts messages, stack traces and cause chains, so that a traceback cannot break the event bound.
+
+    A domain error keeps its code and whether a retry can help, also where no activity translated it (a result that
+    the payload converter refuses).
+    """
 
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
         _cut_chain(exception)
-        super().to_failure(exception, payload_converter, failure)
-        current, depth = failure, 0
-        while True:
-            current.message = _cut(current.message)
-            current.stack_trace = _cut(current.stack_trace)
-            depth += 1
-            if not current.HasField("cause"):
-                return
-            if depth >= MAX_FAILURE_DEPTH:
-                current.ClearField("cause")
-                return
-            current = current.cause
+        super().to_failure(_presentable(exception), payload_converter, failure)
+        failure.message = _cut(failure.message, MAX_FAILURE_MESSAGE)
+        failure.stack_trace = _cut(failure.stack_trace, MAX_FAILURE_STACK)
+
+
+def _presentable(exception: BaseException) -> BaseException:
+    text = str(exception)
+    if isinstance(exception, MilepostError):
+        shown = ApplicationError(boundary_text(text), type=exception.code, non_retryable=not exception.retryable)
+    elif text != boundary_text(text, len(text)):
+        # Lone surrogates do not fit into a failure, and the SDK would lose the whole of it.
+        final = isinstance(exception, ApplicationError) and exception.non_retryable
+        kind = (isinstance(exception, ApplicationError) and exception.type) or type(exception).__name__
+        shown = ApplicationError(boundary_text(text, len(text)), type=kind, non_retryable=final)
+    else:
+        return exception
+    shown.__traceback__, shown.__cause__ = exception.__traceback__, exception.__cause__
+    return shown
 
 
 def _cut_chain(exception: BaseException) -> None:
     """End the chain of causes after eight, which also breaks one that runs in a circle."""
-    for _ in range(MAX_FAILURE_DEPTH):
+    for _ in range(MAX_FAILURE_DEPTH - 1):
         if exception.__cause__ is None:
             return
         exception = exception.__cause__
     exception.__cause__ = None
 
 
-def _cut(text: str) -> str:
-    if len(text) <= MAX_FAILURE_TEXT:
+def _cut(text: str, limit: int) -> str:
+    """At most `limit` bytes of UTF-8: the beginning and the end, with a mark between them."""
+    data = text.encode("utf-8")
+    if len(data) <= limit:
         return text
-    half = MAX_FAILURE_TEXT // 2
-    return f"{text[:half]}\n… {len(text) - MAX_FAILURE_TEXT} characters cut …\n{text[-half:]}"
+    half = limit // 2 - 32
+    head, tail = (piece.decode("utf-8", "ignore") for piece in (data[:half], data[-half:]))
+    return f"{head}\n… {len(data) - 2 * half} bytes cut …\n{tail}"
 
 
 DATA_CONVERTER: DataConverter = dataclasses.replace(
