@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from temporalio.exceptions import ApplicationError
 
-from milepost.contracts.activities import MAX_BOUNDARY_TEXT
+from milepost.contracts.activities import boundary_text
 from milepost.domain.errors import MilepostError, ModelError
 
 
@@ -27,5 +27,5 @@ def application_error(error: MilepostError) -> ApplicationError:
     if isinstance(error, ModelError) and error.retry_after is not None:
         delay = timedelta(seconds=error.retry_after)
     return ApplicationError(
-        str(error)[:MAX_BOUNDARY_TEXT], type=error.code, non_retryable=not error.retryable, next_retry_delay=delay
+        boundary_text(str(error)), type=error.code, non_retryable=not error.retryable, next_retry_delay=delay
     )

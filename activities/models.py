@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -16,14 +16,15 @@ from activities.deltas import Call, DeltaWriter
 from activities.guard import Stopped, cancel_requested, guarded
 from milepost.contracts.activities import (
     CALL_MODEL,
-    MAX_BOUNDARY_TEXT,
+    MAX_TOOL_LABEL,
     CallModelParams,
     CallModelResult,
     ModelOutcome,
     PlannedCall,
+    boundary_text,
 )
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
-from milepost.domain.errors import MilepostError, ModelError, ModelIncomplete
+from milepost.domain.errors import MilepostError, ModelError, ModelIncomplete, PayloadTooLarge
 from milepost.domain.events import ModelCalled, ModelFailed, ModelRetried
 from milepost.domain.messages import (
     AssistantMessage,
@@ -164,25 +165,21 @@ class ModelActivities:
         return completed
 
     async def _answered(self, call: _Call, attempt: int, completed: ModelCompleted) -> CallModelResult:
-        raw = [part.arguments.text for part in completed.message.calls]
-        refusal = _refusal(completed)
-        message = await self._stored(completed.message)
-        calls: tuple[PlannedCall, ...] = ()
-        if refusal is None:
-            calls = tuple(
-                self._plan_call(index, part, raw[index], completed.finish)
-                for index, part in enumerate(completed.message.calls)
-            )
-        else:
-            message = AssistantMessage(tuple(part for part in message.parts if not isinstance(part, ToolCallPart)))
-        text = completed.message.text
+        code, refusal = _refusal(completed.message.calls)
+        accepted = completed.message if code is None else _without_calls(completed.message)
+        message = await self._stored(accepted)
+        calls = tuple(
+            self._plan_call(index, part, part.arguments.text, completed.finish)
+            for index, part in enumerate(accepted.calls)
+        )
+        text = accepted.text
         result = CallModelResult(
-            outcome=ModelOutcome.ANSWERED if refusal is None else ModelOutcome.FAILED,
+            outcome=ModelOutcome.ANSWERED if code is None else ModelOutcome.FAILED,
             effect_id=call.spec.effect_id,
             finish=completed.finish,
             calls=calls,
             text_digest=hashlib.sha256(text_bytes(text)).hexdigest() if text else "",
-            error_code=None if refusal is None else "too_many_tool_calls",
+            error_code=code,
             error=refusal,
         )
         diagnostics = completed.diagnostics
@@ -232,7 +229,7 @@ class ModelActivities:
             ModelOutcome.FAILED,
             call.spec.effect_id,
             error_code=error.code,
-            error=str(error)[:MAX_BOUNDARY_TEXT],
+            error=boundary_text(str(error)),
         )
         partial = _partial(deltas)
         # What was streamed stays readable; its cost is counted once, by the failure.
@@ -314,16 +311,24 @@ def _lost_attempt(call: _Call, attempt: int) -> list[NewEvent]:
     return [_retried(call, attempt - 1, "worker_lost", "The worker was lost during the call.", UNKNOWN_USAGE, None)]
 
 
-def _refusal(completed: ModelCompleted) -> str | None:
-    calls = completed.message.calls
+def _without_calls(message: AssistantMessage) -> AssistantMessage:
+    return AssistantMessage(tuple(part for part in message.parts if not isinstance(part, ToolCallPart)))
+
+
+def _refusal(calls: Sequence[ToolCallPart]) -> tuple[str, str] | tuple[None, None]:
+    """Code and text of what makes the calls of an answer unacceptable, before any of them is looked at further."""
     if len(calls) > MAX_CALLS_PER_RESPONSE:
-        return f"The model asked for {len(calls)} tool calls at once; at most {MAX_CALLS_PER_RESPONSE} are accepted."
+        return (
+            "too_many_tool_calls",
+            f"The model asked for {len(calls)} tool calls at once; at most {MAX_CALLS_PER_RESPONSE} are accepted.",
+        )
     for part in calls:
-        if len(text_bytes(part.tool)) > MAX_TOOL_NAME_BYTES:
-            return (
-                f"The model sent a tool name of {len(text_bytes(part.tool))} bytes; {MAX_TOOL_NAME_BYTES} is the limit."
-            )
-        size = len(text_bytes(part.arguments.text))
-        if size > MAX_TOOL_ARGUMENTS_BYTES:
-            return f"Tool {part.tool}: 'arguments' has {size} bytes; at most {MAX_TOOL_ARGUMENTS_BYTES} are accepted."
-    return None
+        tool = boundary_text(part.tool, MAX_TOOL_LABEL)
+        for field, text, limit in (
+            ("name", part.tool, MAX_TOOL_NAME_BYTES),
+            ("arguments", part.arguments.text, MAX_TOOL_ARGUMENTS_BYTES),
+        ):
+            size = len(text_bytes(text))
+            if size > limit:
+                return PayloadTooLarge.code, str(PayloadTooLarge.of(f"Tool {tool}", field, size, limit))
+    return None, None

@@ -13,8 +13,14 @@ from temporalio import activity
 from activities.boundary import boundary
 from activities.conversation import Conversations, TurnContext
 from activities.guard import Stopped, guarded
-from milepost.contracts.activities import RUN_TOOL, PlannedCall, RunToolParams, RunToolResult
-from milepost.domain.content import Content
+from milepost.contracts.activities import (
+    MAX_TOOL_LABEL,
+    RUN_TOOL,
+    PlannedCall,
+    RunToolParams,
+    RunToolResult,
+    boundary_text,
+)
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable, ToolRejected
 from milepost.domain.events import ToolFinished, ToolStarted
@@ -50,8 +56,7 @@ def plan_call(index: int, call: ToolCallPart, arguments: str, finish: FinishReas
         malformed = True
     return PlannedCall(
         index=index,
-        call_id=call.call_id,
-        tool=call.tool,
+        tool=boundary_text(call.tool, MAX_TOOL_LABEL),
         parallel=policy.parallel if policy else Parallel.EXCLUSIVE,
         input_digest=hashlib.sha256(text_bytes(arguments)).hexdigest(),
         malformed=malformed,
@@ -76,6 +81,7 @@ class _ToolCall:
     """A call that may run, with all that running it needs."""
 
     params: RunToolParams
+    part: ToolCallPart
     spec: EffectSpec
     context: TurnContext
     planned: PlannedTool
@@ -142,23 +148,24 @@ class ToolActivities:
         with boundary(), self._stops.watch(params.turn_id) as stop:
             context = await self._conversations.turn(params.turn_id, params.agent)
             called = context.model_call(params.model_effect_id)
-            arguments = await self._contents.load(called.message.calls[params.index].arguments)
+            part = called.message.calls[params.index]
+            arguments = await self._contents.load(part.arguments)
             try:
-                planned = _plan(context, called.finish, params.tool, arguments)
+                planned = _plan(context, called.finish, part.tool, arguments)
             except ToolRejected as error:
-                return await self._reject(params, error)
-            spec = _spec(params, context, arguments, called.message.calls[params.index].arguments)
-            return await self._perform(_ToolCall(params, spec, context, planned, stop))
+                return await self._reject(params, part, error)
+            spec = _spec(params, part, context, arguments)
+            return await self._perform(_ToolCall(params, part, spec, context, planned, stop))
 
-    async def _reject(self, params: RunToolParams, error: ToolRejected) -> RunToolResult:
+    async def _reject(self, params: RunToolParams, part: ToolCallPart, error: ToolRejected) -> RunToolResult:
         result = _Result(EffectState.FAILED, str(error), True, {"rejected": True}, error_code=error.code)
-        events = [await self._finished(params, "", 0, result)]
+        events = [await self._finished(params, part, "", 0, result)]
         await self._journal.record(params.session_id, params.turn_id, params.claim, events)
         return _boundary_result("", result)
 
     async def _perform(self, call: _ToolCall) -> RunToolResult:
-        params, spec = call.params, call.spec
-        entered = await self._journal.enter(spec, params.claim, lambda attempt: [_started(params, spec, attempt)])
+        params, part, spec = call.params, call.part, call.spec
+        entered = await self._journal.enter(spec, params.claim, lambda attempt: [_started(call, attempt)])
         effect = entered.effect
         if entered.stop_requested:
             return RunToolResult(spec.effect_id, EffectState.CANCELLED, "", is_error=True, stopped=True)
@@ -168,11 +175,11 @@ class ToolActivities:
             return decode(effect.result, RunToolResult)
         if entered.entry in (Entry.RETURN_RECORDED, Entry.BECOME_UNCERTAIN):
             result = _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {})
-            events = [await self._finished(params, spec.effect_id, effect.attempt, result)]
+            events = [await self._finished(params, part, spec.effect_id, effect.attempt, result)]
             await self._journal.record(params.session_id, params.turn_id, params.claim, events)
             return _boundary_result(spec.effect_id, result)
         result = await self._outcome(call, attach=entered.entry is Entry.ATTACH)
-        return await asyncio.shield(self._settle(params, spec, effect.attempt, result))
+        return await asyncio.shield(self._settle(call, effect.attempt, result))
 
     async def _outcome(self, call: _ToolCall, *, attach: bool) -> _Result:
         work = _SandboxWork(self._workbench, call, attach=attach)
@@ -184,7 +191,7 @@ class ToolActivities:
             return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": error.message}, error_code=error.code)
         except MilepostError as error:
             return _Result(EffectState.FAILED, str(error), True, {}, error_code=error.code)
-        output = render(call.params.tool, call.planned.operation, outcome)
+        output = render(call.part.tool, call.planned.operation, outcome)
         if outcome.killed:
             text = f"{CANCELLED_TEXT}\n{output.text}" if output.text else CANCELLED_TEXT
             return _Result(EffectState.CANCELLED, text, True, output.detail, output.full_text)
@@ -192,15 +199,18 @@ class ToolActivities:
         detail = {**output.detail, "repaired": True} if call.planned.repaired else output.detail
         return _Result(state, output.text, output.is_error, detail, output.full_text)
 
-    async def _settle(self, params: RunToolParams, spec: EffectSpec, attempt: int, result: _Result) -> RunToolResult:
+    async def _settle(self, call: _ToolCall, attempt: int, result: _Result) -> RunToolResult:
+        spec = call.spec
         returned = _boundary_result(spec.effect_id, result)
-        event = await self._finished(params, spec.effect_id, attempt, result)
+        event = await self._finished(call.params, call.part, spec.effect_id, attempt, result)
         message = result.text if result.is_error else None
         outcome = Settlement(result.state, encode(returned), result.error_code, message)
         await self._journal.settle(spec, attempt, outcome, [event])
         return returned
 
-    async def _finished(self, params: RunToolParams, effect: str, attempt: int, result: _Result) -> NewEvent:
+    async def _finished(
+        self, params: RunToolParams, part: ToolCallPart, effect: str, attempt: int, result: _Result
+    ) -> NewEvent:
         finished = ToolFinished(
             turn_id=params.turn_id,
             agent=params.agent,
@@ -208,8 +218,8 @@ class ToolActivities:
             attempt=attempt,
             round=params.round,
             index=params.index,
-            call_id=params.call_id,
-            tool=params.tool,
+            call_id=part.call_id,
+            tool=part.tool,
             state=result.state,
             output=await self._contents.store(result.text),
             is_error=result.is_error,
@@ -231,12 +241,12 @@ def _plan(context: TurnContext, finish: FinishReason, tool: str, arguments: str)
     return plan(tool, arguments)
 
 
-def _spec(params: RunToolParams, context: TurnContext, arguments: str, stored: Content) -> EffectSpec:
-    operation = f"tool:{params.tool}"
+def _spec(params: RunToolParams, part: ToolCallPart, context: TurnContext, arguments: str) -> EffectSpec:
+    operation = f"tool:{part.tool}"
     position = call_position(params.round, params.index)
     digest = hashlib.sha256(text_bytes(arguments)).hexdigest()
     generation = context.turn.generation
-    policy = BUILTIN_TOOL_POLICIES.get(params.tool)
+    policy = BUILTIN_TOOL_POLICIES.get(part.tool)
     return EffectSpec(
         effect_id=effect_id(params.turn_id, generation, params.agent, position, operation, digest),
         idempotency_key=idempotency_key(params.turn_id, params.agent, position, operation, digest),
@@ -248,12 +258,13 @@ def _spec(params: RunToolParams, context: TurnContext, arguments: str, stored: C
         operation=operation,
         effect_class=policy.effect_class if policy else EffectClass.AT_MOST_ONCE,
         input_digest=digest,
-        call_id=params.call_id,
-        arguments=stored,
+        call_id=part.call_id,
+        arguments=part.arguments,
     )
 
 
-def _started(params: RunToolParams, spec: EffectSpec, attempt: int) -> NewEvent:
+def _started(call: _ToolCall, attempt: int) -> NewEvent:
+    params, spec = call.params, call.spec
     event = ToolStarted(
         turn_id=params.turn_id,
         agent=params.agent,
@@ -261,8 +272,8 @@ def _started(params: RunToolParams, spec: EffectSpec, attempt: int) -> NewEvent:
         attempt=attempt,
         round=params.round,
         index=params.index,
-        call_id=params.call_id,
-        tool=params.tool,
+        call_id=call.part.call_id,
+        tool=call.part.tool,
     )
     key = tool_event_key(params.turn_id, params.agent, spec.position, f"started/{attempt}")
     return NewEvent(key, event, params.turn_id)

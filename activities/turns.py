@@ -15,6 +15,7 @@ from milepost.contracts.activities import (
     FinishResult,
     PrepareParams,
     PrepareResult,
+    boundary_text,
 )
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
@@ -66,7 +67,7 @@ class TurnActivities:
                 try:
                     started = self._started(turn, session, reason)
                 except MilepostError as error:
-                    return PrepareResult((), models_queue, sandbox_queue, error.code, str(error))
+                    return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))
                 key = f"{turn.turn_id}/{started.agent}/started"
                 event = NewEvent(key, started, turn.turn_id)
                 tx.events.append(session.session_id, StreamKind.SESSION, [event], now)

@@ -136,11 +136,10 @@ class SessionTurnWorkflow:
             agent=agent,
             round=self._loop.rounds_done + 1,
             index=planned.index,
-            call_id=planned.call_id,
             tool=planned.tool,
             model_effect_id=answer.effect_id,
         )
-        return await call(RUN_TOOL, params, queue=queue, summary=f"{agent}: {planned.tool}"[:200])
+        return await call(RUN_TOOL, params, queue=queue, summary=f"{agent}: {planned.tool}")
 
     async def _finish(self, ended: _Ended) -> TurnResult:
         if ended.code in _NOT_OURS:
@@ -176,9 +175,7 @@ def _refuse_work_after_cancellation() -> None:
 
 
 def _shape(planned: PlannedCall) -> CallShape:
-    return CallShape(
-        planned.index, planned.call_id, planned.tool, planned.parallel, planned.input_digest, planned.malformed
-    )
+    return CallShape(planned.index, planned.tool, planned.parallel, planned.input_digest, planned.malformed)
 
 
 def _ending_of(error: ActivityError) -> _Ended:

@@ -19,8 +19,15 @@ from milepost.engine.turn import LoopGuard
 P = TypeVar("P")
 R = TypeVar("R")
 
+MAX_TOOL_LABEL = 64
+
 MAX_BOUNDARY_TEXT = 2_000
 """Characters of an error or reason text that may cross the boundary; longer ones are cut and kept whole elsewhere."""
+
+
+def boundary_text(text: str, limit: int = MAX_BOUNDARY_TEXT) -> str:
+    """At most `limit` characters, fit for the wire: lone surrogates, which UTF-8 does not have, become '?'."""
+    return text[:limit].encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +133,12 @@ class ModelOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call the model asked for; its arguments lie in the ledger under the model effect."""
+    """A call the model asked for; it lies in the ledger, in the model's event, at `index`.
+
+    `tool` is a label of at most 64 characters: names and ids that providers send may be long, and 128 of them add up.
+    """
 
     index: int
-    call_id: str
     tool: str
     parallel: Parallel
     input_digest: str
@@ -152,13 +161,14 @@ class CallModelResult:
 
 @dataclass(frozen=True, slots=True)
 class RunToolParams:
+    """`tool` is the label of `PlannedCall`."""
+
     turn_id: str
     session_id: str
     claim: str
     agent: str
     round: int
     index: int
-    call_id: str
     tool: str
     model_effect_id: str
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,7 +18,6 @@ class CallShape:
     """What batching and the loop guard need to know of a call. Digests are of the exact bytes."""
 
     index: int
-    call_id: str
     tool: str
     parallel: Parallel
     input_digest: str
@@ -47,6 +47,13 @@ def batches(calls: Sequence[C]) -> list[list[C]]:
     return result
 
 
+def _signature(calls: Sequence[CallShape], results: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for call, result in zip(calls, results, strict=True):
+        digest.update(f"{call.tool}:{call.input_digest}:{result}|".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
 @dataclass(slots=True)
 class LoopGuard:
     """Ends a turn that goes in circles. Holds digests and counts only; its size does not grow with the turn."""
@@ -69,9 +76,7 @@ class LoopGuard:
         else:
             self.malformed_rounds = 0
         if calls:
-            signature = "|".join(
-                f"{call.tool}:{call.input_digest}:{result}" for call, result in zip(calls, results, strict=True)
-            )
+            signature = _signature(calls, results)
             self.same_rounds = self.same_rounds + 1 if signature == self.last_round else 1
             self.last_round = signature
             if self.same_rounds >= SAME_CALL_LIMIT:
