@@ -20,7 +20,6 @@ _ESCAPES = re.compile(
     r"|\x1b[PX^_][^\x1b]*\x1b\\"  # DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-~]"
 )
-_OVERWRITTEN = re.compile(r"[^\n\r]*\r(?=[^\n\r])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +72,18 @@ def _detail(outcome: Outcome) -> dict[str, Any]:
 
 
 def _command(operation: Exec, outcome: Outcome, detail: dict[str, Any]) -> ToolOutput:
-    stdout, stderr = (_decode(data) for data in (outcome.stdout, outcome.stderr))
-    shown = [_middle_cut(_plain(text), STREAM_LIMIT - _HINT_ROOM) for text in (stdout, stderr)]
-    parts = [shown[0].rstrip("\n")] if shown[0].strip() else []
-    if shown[1].strip():
-        parts.append(f"[stderr]\n{shown[1].rstrip()}")
+    stdout, out_cut = _shown(outcome.stdout, STREAM_LIMIT - _HINT_ROOM)
+    stderr, err_cut = _shown(outcome.stderr, STREAM_LIMIT - _HINT_ROOM)
+    parts = [stdout.rstrip("\n")] if stdout.strip() else []
+    if stderr.strip():
+        parts.append(f"[stderr]\n{stderr.rstrip()}")
     note = _ending(operation, outcome, detail)
     if note or not parts:
         parts.append(note or "[no output, exit code 0]")
-    text = "\n".join(parts)
-    whole = stdout + (f"\n[stderr]\n{stderr}" if stderr else "")
-    failed = outcome.exit_code != 0
-    cut = shown[0] != _plain(stdout) or shown[1] != _plain(stderr)
-    return ToolOutput(text, failed, detail, whole if cut else None)
+    whole: str | None = None
+    if out_cut or err_cut:
+        whole = _decode(outcome.stdout) + (f"\n[stderr]\n{_decode(outcome.stderr)}" if outcome.stderr else "")
+    return ToolOutput("\n".join(parts), outcome.exit_code != 0, detail, whole)
 
 
 def _ending(operation: Exec, outcome: Outcome, detail: dict[str, Any]) -> str:
@@ -109,17 +107,25 @@ def _decode(data: bytes) -> str:
 
 def _plain(text: str) -> str:
     """Without terminal control: colors, titles, and lines that were overwritten (progress bars)."""
-    return _OVERWRITTEN.sub("", _ESCAPES.sub("", text))
-
-
-def _middle_cut(text: str, limit: int) -> str:
-    """At most `limit` bytes: the beginning and the end, and between them how much is left out."""
-    data = text.encode("utf-8", "replace")
-    if len(data) <= limit:
+    text = _ESCAPES.sub("", text)
+    if "\r" not in text:
         return text
-    half = limit // 2
-    head, tail = data[:half].decode("utf-8", "ignore"), data[-half:].decode("utf-8", "ignore")
-    return f"{head}\n[... {len(data) - 2 * half} bytes left out ...]\n{tail}"
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+def _shown(data: bytes, limit: int) -> tuple[str, bool]:
+    """At most `limit` bytes: all, or the beginning and the end with how much is left out. Whether it was cut.
+
+    Only a few times `limit` is looked at, however long the output is.
+    """
+    window = 4 * limit
+    whole = len(data) <= 2 * window
+    text = _plain(_decode(data if whole else data[:window])).encode("utf-8", "replace")
+    if whole and len(text) <= limit:
+        return text.decode("utf-8"), False
+    last = text if whole else _plain(_decode(data[-window:])).encode("utf-8", "replace")
+    head, tail = text[: limit // 2].decode("utf-8", "ignore"), last[-(limit // 2) :].decode("utf-8", "ignore")
+    return f"{head}\n[... {max(0, len(data) - limit)} bytes left out ...]\n{tail}", True
 
 
 # --- files ------------------------------------------------------------------------------------------------------

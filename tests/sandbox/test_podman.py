@@ -433,3 +433,25 @@ async def test_a_stale_socket_is_no_obstacle(own_root: Path, podman_root: Path) 
         assert time.monotonic() - started < 60
     finally:
         await service.close()
+
+
+# --- network ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_bridged_sandbox_has_no_way_to_this_host(
+    podman: PodmanProvider, sandbox: OpenSandbox, workspace: Path
+) -> None:
+    """Judged from the interfaces and routes inside; nothing is dialed."""
+    try:
+        box = await sandbox(workspace, network="bridge")
+    except SandboxUnavailable as error:
+        if os.getuid() != 0 and not os.access("/dev/net/tun", os.W_OK):
+            pytest.skip(f"this user may not make network devices: {error}")
+        raise
+    assert len((await sh(box, "cut -d: -f1 -s /proc/net/dev | grep -v '|'")).split()) == 2
+    routes = [line.split() for line in (await sh(box, "cat /proc/net/route")).splitlines()[1:]]
+    refused = {line[1] for line in routes if int(line[3], 16) & 0x200}
+    assert "0000FEA9" in refused, "link-local addresses (metadata) are not refused"
+    gateways = {line[2] for line in routes if line[2] != "00000000"}
+    assert gateways, "there is no default route, so this tested nothing"
+    assert gateways <= refused, "the host's own address is not refused"

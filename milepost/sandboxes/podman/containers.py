@@ -107,10 +107,15 @@ async def _create(
             refused = refused or error
             continue
         return container_id
-    raise SandboxUnavailable(f"Podman could not start the sandbox: {refused}.", fix=_fix(ways))
+    raise SandboxUnavailable(f"Podman could not start the sandbox: {refused}.", fix=_fix(ways, wanted.spec.network))
 
 
-def _fix(ways: list[Mapping]) -> str:
+def _fix(ways: list[Mapping], network: str) -> str:
+    if network != "none":
+        return (
+            "Network 'bridge' needs netavark and iptables as root, slirp4netns and a writable /dev/net/tun as an "
+            "ordinary user. Or use network 'none'."
+        )
     if ways[0].mount_options:
         return (
             "As root this needs crun (sudo apt-get install crun) and a workspace on a file system with id-mapped "

@@ -16,7 +16,7 @@ from milepost.domain.errors import InvalidInput, MilepostError, SandboxUnavailab
 from milepost.ports.sandbox import Sandbox, SandboxHealth, SandboxSpec
 from milepost.sandboxes import image as images
 from milepost.sandboxes.client import LinkDown, SandboxGone
-from milepost.sandboxes.podman import containers, selfcheck
+from milepost.sandboxes.podman import containers, network, selfcheck
 from milepost.sandboxes.podman import mapping as mappings
 from milepost.sandboxes.podman import spec as specs
 from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
@@ -178,6 +178,9 @@ class PodmanProvider:
         """Wait for the supervisor and look whether the container is closed; an unfit one is removed."""
         try:
             facts = (await _first_hello(sandbox))["facts"]
+            if spec.network != "none" and not network.is_closed(facts["routes"]):
+                await self._close_routes(sandbox)
+                facts = (await _first_hello(sandbox))["facts"]
             found = selfcheck.problems(facts, spec.network)
             if not found:
                 return
@@ -196,6 +199,20 @@ class PodmanProvider:
         with contextlib.suppress(PodmanError, PodmanDown):
             await (await self._service.renew()).remove(sandbox.container_id)
         raise error
+
+    async def _close_routes(self, sandbox: PodmanSandbox) -> None:
+        """Before the first command; the supervisor looks again on the next connection."""
+        api = await self._service.renew()
+        found = await api.container(sandbox.container_id)
+        if found is None:
+            raise SandboxGone("The sandbox's container was removed.")
+        host = self._service.host
+        rootless = report(await api.info()).rootless
+        environment = self._service.environment()
+        await network.close_routes(
+            int(found["State"]["Pid"]), rootless=rootless, podman=host.podman, environment=environment
+        )
+        await sandbox.close()
 
     async def _seccomp(self) -> str:
         """The filter as a file, where the service can read it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from milepost.sandboxes.podman.mapping import AGENT
+from milepost.sandboxes.podman.network import is_closed
 from milepost.sandboxes.podman.spec import ROOT
 
 _CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -28,6 +29,8 @@ def problems(facts: dict[str, Any], network: str) -> list[str]:
     found += _mount_problems(facts["mounts"])
     if network == "none" and set(facts["interfaces"]) - {"lo"}:
         found.append(f"it has network interfaces {', '.join(facts['interfaces'])}")
+    if network != "none" and not is_closed(facts["routes"]):
+        found.append("its way to this host and its metadata service is open")
     workspace = facts["workspace"]
     if not workspace["writable"]:
         found.append(f"the workspace is not writable (it belongs to user {workspace['uid']} as seen inside)")

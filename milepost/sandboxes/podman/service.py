@@ -149,7 +149,7 @@ class PodmanService:
         return path
 
     def command(self, podman: str, socket: Path) -> list[str]:
-        """The own service. As root beside cgroup v1, the half-mounted v2 tree breaks exec: the service gets its own view without it."""
+        """The own service. As root beside cgroup v1, a mounted v2 tree breaks exec: it gets a view without that."""
         command = [podman, *self._global_options(), "system", "service", f"--time={IDLE_SECONDS}", f"unix://{socket}"]
         if self.host.root and self.host.hybrid_cgroups:
             unshare, shell = shutil.which("unshare") or "unshare", "/bin/sh"

@@ -127,9 +127,13 @@ def facts(root: str) -> dict[str, Any]:
         for line in file:
             fields = line.split()
             mounts.append([fields[4], fields[5], fields[fields.index("-") + 1]])
-    with open("/proc/self/net/dev") as file:
+    with open("/proc/net/dev") as file:
         interfaces = [line.partition(":")[0].strip() for line in file if ":" in line]
+    with open("/proc/net/route") as file:
+        lines = [line.split() for line in file][1:257]
     found = os.stat(root)
     workspace = {"uid": found.st_uid, "gid": found.st_gid, "writable": os.access(root, os.R_OK | os.W_OK | os.X_OK)}
     result: dict[str, Any] = {"status": status, "mounts": mounts[:64], "interfaces": interfaces[:64]}
+    # Interface, destination, flags, mask; hexadecimal.
+    result["routes"] = [[line[0], line[1], line[3], line[7]] for line in lines]
     return {**result, "uid": os.getuid(), "workspace": workspace}
