@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import BigInteger, Integer, LargeBinary, Text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DontWrapMixin
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 from milepost.domain.errors import InvalidInput
 
@@ -43,14 +41,9 @@ def check_identifier(value: str) -> str:
 class Identifier(TypeDecorator[str]):
     """Ids, codes, states and names that the product makes: text, compared and sorted by code point."""
 
-    impl = Text
+    # SQLite compares bytes; the C collation does the same, so that pages have one order everywhere.
+    impl = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            # SQLite compares bytes; the C collation does the same, so pages have one order everywhere.
-            return dialect.type_descriptor(postgresql.TEXT(collation="C"))
-        return dialect.type_descriptor(Text())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else check_identifier(value)

@@ -141,22 +141,28 @@ class SqlEventLog:
         params.update((f"key{n}", key) for n, key in enumerate(keys))
         params.update((f"turn{n}", turn_id) for n, turn_id in enumerate(turn_ids))
         look = _look(len(keys), len(turn_ids))
-        for _ in range(2):
-            if self._conn.dialect.name == "postgresql":
-                self._conn.execute(_LOCK, {"stream": stream_id})
+        if self._conn.dialect.name == "postgresql":
+            self._lock(stream_id, kind)
+        found = look.all(self._conn, params)
+        if not any(row[0] == _HEAD for row in found):
+            self._add_stream(stream_id, kind)
             found = look.all(self._conn, params)
-            heads = [row for row in found if row[0] == _HEAD]
-            if heads:
-                break
-            self._conn.execute(
-                _ADD_STREAM.on(self._conn),
-                {"stream_id": stream_id, "kind": kind.value, "head_seq": 0, "head_hash": GENESIS},
-            )
+        heads = [row for row in found if row[0] == _HEAD]
         ((_, found_kind, head_seq, head_hash),) = heads
         if found_kind != kind.value:
             raise InvalidInput(f"Stream {stream_id} is of kind '{found_kind}', not '{kind.value}'.")
         known = {name: seq for what, name, seq, _ in found if what == _KEY}
         return head_seq, head_hash, known, {name for what, name, _, _ in found if what == _ENDED}
+
+    def _lock(self, stream_id: str, kind: StreamKind) -> None:
+        """On PostgreSQL. A stream that did not exist at this moment may exist at the next: it must be locked then."""
+        if self._conn.execute(_LOCK, {"stream": stream_id}).first() is None:
+            self._add_stream(stream_id, kind)
+            self._conn.execute(_LOCK, {"stream": stream_id}).one()
+
+    def _add_stream(self, stream_id: str, kind: StreamKind) -> None:
+        row = {"stream_id": stream_id, "kind": kind.value, "head_seq": 0, "head_hash": GENESIS}
+        self._conn.execute(_ADD_STREAM.on(self._conn), row)
 
     def read(
         self, stream_id: str, *, after: int = 0, before: int | None = None, limit: int = 1000

@@ -72,6 +72,7 @@ class PgNotifier:
             try:
                 conn = await connect(self._dsn, application="milepost-notify")
                 try:
+                    conn.add_termination_listener(lambda _conn: self._ready.set())
                     await conn.add_listener(CHANNEL, self._heard)
                     self._listening.set()
                     self._hub.publish_all()
@@ -94,6 +95,8 @@ class PgNotifier:
                 await conn.execute("SELECT 1")  # notices a connection that died in silence
                 continue
             self._ready.clear()
+            if conn.is_closed():
+                raise ConnectionResetError
             topics, self._buffer = self._buffer, set()
             for payload in payloads(self._origin, topics):
                 await conn.execute("SELECT pg_notify($1, $2)", CHANNEL, payload)

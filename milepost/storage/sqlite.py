@@ -91,8 +91,16 @@ class _Job:
 
     def run(self, conn: Connection) -> None:
         tx = Transaction(conn)
-        self.value = self.body(tx)
+        self.value = _awaitable(lambda: self.body(tx))
         self.topics = tx.topics
+
+
+def _awaitable(work: Callable[[], T]) -> T:
+    """Run `work`; a StopIteration, which no future can hold, becomes what a coroutine would make of it."""
+    try:
+        return work()
+    except StopIteration as error:
+        raise RuntimeError("a ledger transaction raised StopIteration") from error
 
 
 class _Writer(threading.Thread):
@@ -218,8 +226,6 @@ class SqliteLedger:
                 continue
             if job.error is None:
                 job.future.set_result(job.value)
-            elif isinstance(job.error, StopIteration):  # which a future refuses
-                job.future.set_exception(RuntimeError("a ledger transaction raised StopIteration"))
             else:
                 job.future.set_exception(job.error)
 
@@ -235,7 +241,7 @@ class SqliteLedger:
     def _read(self, work: Callable[[Connection], T]) -> T:
         try:
             with self._readers.begin() as conn:
-                return work(conn)
+                return _awaitable(lambda: work(conn))
         except Exception as error:
             if faults.sqlite_code(error) == faults.SQLITE_READONLY:
                 raise MilepostError("A read transaction tried to write.") from error

@@ -1,0 +1,133 @@
+"""Blobs: durable before they have a name, checked when they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from milepost.domain.content import BlobRef
+from milepost.domain.errors import BlobNotFound, StorageUnavailable
+from milepost.storage import FileBlobStore
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "blobs"
+
+
+@pytest.fixture
+def store(root: Path) -> FileBlobStore:
+    return FileBlobStore(root)
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\xff", os.urandom(3_000_000)], ids=["empty", "binary", "large"])
+async def test_bytes_come_back(store: FileBlobStore, root: Path, data: bytes) -> None:
+    ref = await store.put(data, "text/plain")
+    assert ref == BlobRef(hashlib.sha256(data).hexdigest(), len(data), "text/plain")
+    assert await store.get(ref) == data
+    assert await store.exists(ref)
+    assert await FileBlobStore(root).get(ref) == data
+
+
+async def test_the_same_bytes_are_stored_once(store: FileBlobStore, root: Path) -> None:
+    refs = await asyncio.gather(*(store.put(b"same", f"type/{n}") for n in range(10)))
+    assert len({ref.digest for ref in refs}) == 1
+    (file,) = _files(root)
+    before = file.stat().st_ino
+    await store.put(b"same", "text/plain")
+    assert file.stat().st_ino == before
+
+
+async def test_only_the_owner_may_read(store: FileBlobStore, root: Path) -> None:
+    os.umask(old := os.umask(0))
+    try:
+        os.umask(0)
+        await store.put(b"secret", "text/plain")
+    finally:
+        os.umask(old)
+    (file,) = _files(root)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (file.parent, root)} == {0o700}
+
+
+async def test_a_missing_blob(store: FileBlobStore) -> None:
+    ref = BlobRef("0" * 64, 1, "text/plain")
+    assert not await store.exists(ref)
+    with pytest.raises(BlobNotFound, match="missing"):
+        await store.get(ref)
+
+
+@pytest.mark.parametrize("damage", [b"", b"whol", b"wholX", b"whole and more"])
+async def test_a_damaged_blob_is_not_returned_and_can_be_stored_again(
+    store: FileBlobStore, root: Path, damage: bytes
+) -> None:
+    ref = await store.put(b"whole", "text/plain")
+    (file,) = _files(root)
+    file.write_bytes(damage)
+    with pytest.raises(BlobNotFound, match="damaged"):
+        await store.get(ref)
+    assert await store.put(b"whole", "text/plain") == ref
+    assert await store.get(ref) == b"whole"
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "", "A" * 64, "0" * 63, "/" + "0" * 63, "0" * 64 + "\n"])
+async def test_a_digest_is_no_path(store: FileBlobStore, digest: str) -> None:
+    ref = BlobRef(digest, 1, "text/plain")
+    assert not await store.exists(ref)
+    with pytest.raises(BlobNotFound, match="not a SHA-256"):
+        await store.get(ref)
+
+
+async def test_a_root_that_cannot_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    with pytest.raises(StorageUnavailable) as error:
+        await FileBlobStore(file / "blobs").put(b"x", "text/plain")
+    assert error.value.fix
+
+
+FULL_DISK = """
+import asyncio, resource, sys
+from pathlib import Path
+from milepost.domain.errors import StorageUnavailable
+from milepost.storage import FileBlobStore
+
+async def main(root):
+    store = FileBlobStore(root)
+    small = await store.put(b"small", "a/b")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    try:
+        await store.put(b"x" * 1_000_000, "a/b")
+    except StorageUnavailable as error:
+        assert error.fix
+    else:
+        raise AssertionError("stored on a full disk")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert [path.name for path in root.rglob("*") if path.is_file()] == [small.digest]
+    assert await store.get(await store.put(b"x" * 1_000_000, "a/b")) == b"x" * 1_000_000
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_a_full_disk_leaves_nothing_by_half(root: Path) -> None:
+    """In a process whose files may not grow beyond a size."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(root)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
