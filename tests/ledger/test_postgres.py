@@ -66,7 +66,7 @@ async def test_a_stream_that_appears_meanwhile_is_locked_all_the_same(
             run_apart(append_elsewhere())
         if statement.startswith("INSERT INTO events"):
             try:
-                sql(postgres_url, "SELECT 1 FROM streams FOR UPDATE NOWAIT")
+                sql(postgres_url, "SELECT 1 FROM streams FOR NO KEY UPDATE NOWAIT")
             except asyncpg.LockNotAvailableError:
                 probes.append(True)
 
