@@ -8,6 +8,8 @@ from typing import cast
 
 import structlog
 
+MAX_TEXT = 8 * 1024
+"""Characters of one text of a log entry."""
 
 CHATTY_LIBRARIES = ("alembic", "httpx", "httpx2", "httpcore", "temporalio", "asyncio", "uvicorn", "podman")
 
@@ -15,6 +17,15 @@ CHATTY_LIBRARIES = ("alembic", "httpx", "httpx2", "httpcore", "temporalio", "asy
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger whose events are key-value pairs; the first argument is the event's stable name."""
     return cast(structlog.stdlib.BoundLogger, structlog.get_logger(name))
+
+
+def _bounded(_: object, __: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+    """Cut long texts in the middle: a peer's error page of megabytes, and the traceback that repeats it."""
+    for key, value in event.items():
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            half = MAX_TEXT // 2
+            event[key] = f"{value[:half]} [... {len(value) - 2 * half} characters left out ...] {value[-half:]}"
+    return event
 
 
 def configure(*, level: str = "INFO", json: bool = False) -> None:
@@ -28,9 +39,9 @@ def configure(*, level: str = "INFO", json: bool = False) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+        _bounded,
     ]
-    if json:
-        processors.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*processors, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
