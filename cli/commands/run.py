@@ -116,7 +116,8 @@ async def _ask(call: Invocation, prompt: str) -> str | None:
 
                 text: str | None = input(prompt)
             else:
-                text = sys.stdin.readline() or None
+                line = sys.stdin.readline()
+                text = line.rstrip("\r\n") if line else None
         except (EOFError, OSError, ValueError):
             text = None
         loop.call_soon_threadsafe(deliver, text)
