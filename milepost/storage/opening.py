@@ -22,7 +22,7 @@ from milepost.ports.notifier import Notifier
 from milepost.storage import faults, schema
 from milepost.storage.hub import Hub
 from milepost.storage.pg_notifier import PgNotifier
-from milepost.storage.postgres import PostgresLedger, postgres_engine
+from milepost.storage.postgres import DEFAULT_LIMITS, MIGRATION_LIMITS, PostgresLedger, postgres_engine
 from milepost.storage.schema import SchemaState, SchemaStatus
 from milepost.storage.sqlite import SqliteLedger, sqlite_engine
 from milepost.storage.statements import insert_ignore
@@ -99,7 +99,7 @@ async def upgrade(url: str) -> SchemaState:
     target = _parse(url)
     if target.path is not None:
         await asyncio.to_thread(_make_file, target.path)
-    return await _run(target, run_migrations, foreign_keys=False)
+    return await _run(target, run_migrations, migrating=True)
 
 
 class _Target:
@@ -127,11 +127,11 @@ def _parse(url: str) -> _Target:
     return _Target(parsed)
 
 
-async def _run(target: _Target, work: Callable[[Connection], T], *, foreign_keys: bool = True) -> T:
+async def _run(target: _Target, work: Callable[[Connection], T], *, migrating: bool = False) -> T:
     """Run `work` in a transaction of its own, with errors as everywhere in storage."""
     if target.path is not None:
-        return await asyncio.to_thread(_run_sqlite, target.path, work, foreign_keys)
-    engine = postgres_engine(target.dsn)
+        return await asyncio.to_thread(_run_sqlite, target.path, work, not migrating)
+    engine = postgres_engine(target.dsn, MIGRATION_LIMITS if migrating else DEFAULT_LIMITS)
     try:
         async with engine.begin() as conn:
             return await conn.run_sync(work)

@@ -21,6 +21,7 @@ MAX_PAYLOAD_BYTES: Final = 7_900
 """PostgreSQL refuses payloads of 8,000 bytes and more."""
 FIRST_PAUSE_SECONDS: Final = 0.1
 LAST_PAUSE_SECONDS: Final = 5.0
+FLUSH_SECONDS: Final = 1.0
 IDLE_CHECK_SECONDS: Final = 15.0
 _EVERYTHING: Final = "*"
 
@@ -44,6 +45,8 @@ class PgNotifier:
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="ledger-notify")
         self._listening = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._sent.set()
 
     async def listening(self, seconds: float) -> bool:
         """Wait until other processes can be heard; False after `seconds`."""
@@ -61,6 +64,7 @@ class PgNotifier:
         self._buffer |= topics
         if len(self._buffer) > MAX_BUFFERED:
             self._buffer = {_EVERYTHING}
+        self._sent.clear()
         self._ready.set()
 
     def subscribe(self, *topics: str) -> HubSubscription:
@@ -100,6 +104,8 @@ class PgNotifier:
             topics, self._buffer = self._buffer, set()
             for payload in payloads(self._origin, topics):
                 await conn.execute("SELECT pg_notify($1, $2)", CHANNEL, payload)
+            if not self._buffer:
+                self._sent.set()
 
     def _heard(self, _conn: Any, _pid: int, _channel: str, payload: object) -> None:
         try:
@@ -114,7 +120,11 @@ class PgNotifier:
             _log.warning("a wake-up that is not understood was ignored")
 
     async def close(self) -> None:
-        """Stop telling and listening."""
+        """Tell what is not told yet, if that is quick, then stop telling and listening."""
+        await asyncio.sleep(0)  # what was published last is put into the buffer by the loop
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS if self._listening.is_set() else 0):
+                await self._sent.wait()
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

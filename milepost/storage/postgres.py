@@ -7,6 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -27,29 +28,41 @@ POOL_SIZE: Final = 16
 POOL_WAIT_SECONDS: Final = 10.0
 CHECK_IDLE_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 5.0
-STATEMENT_SECONDS: Final = 30.0
-LOCK_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 60.0
 MAX_TRIES: Final = 4
 _READ_ONLY_STATE: Final = "25006"
 
 
-async def connect(dsn: str, *, application: str = "milepost") -> asyncpg.Connection[Any]:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that one statement may take, and wait for a lock."""
+
+    statement: float = 30.0
+    lock: float = 10.0
+
+
+DEFAULT_LIMITS: Final = Limits()
+MIGRATION_LIMITS: Final = Limits(statement=3600.0, lock=600.0)
+
+
+async def connect(
+    dsn: str, *, application: str = "milepost", limits: Limits = DEFAULT_LIMITS
+) -> asyncpg.Connection[Any]:
     """A driver connection with every time limit set, on the client and on the server."""
     return await asyncpg.connect(
         dsn,
         timeout=CONNECT_SECONDS,
-        command_timeout=STATEMENT_SECONDS + 5,
+        command_timeout=limits.statement + 5,
         server_settings={
             "application_name": application,
-            "statement_timeout": f"{STATEMENT_SECONDS:.0f}s",
-            "lock_timeout": f"{LOCK_SECONDS:.0f}s",
+            "statement_timeout": f"{limits.statement:.0f}s",
+            "lock_timeout": f"{limits.lock:.0f}s",
             "idle_in_transaction_session_timeout": f"{IDLE_SECONDS:.0f}s",
         },
     )
 
 
-def postgres_engine(dsn: str) -> AsyncEngine:
+def postgres_engine(dsn: str, limits: Limits = DEFAULT_LIMITS) -> AsyncEngine:
     """A bounded pool. A connection that was idle for a while is checked before use.
 
     SQLAlchemy's own check before every use costs three round trips; it is not needed for connections in steady use,
@@ -57,7 +70,7 @@ def postgres_engine(dsn: str) -> AsyncEngine:
     """
     engine = create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=lambda: connect(dsn),
+        async_creator=lambda: connect(dsn, limits=limits),
         pool_size=POOL_SIZE,
         max_overflow=0,
         pool_timeout=POOL_WAIT_SECONDS,
@@ -193,7 +206,7 @@ class PostgresLedger:
             return
         self._closed = True
         if self._running:
-            await asyncio.wait(self._running, timeout=STATEMENT_SECONDS)
+            await asyncio.wait(self._running, timeout=DEFAULT_LIMITS.statement)
         await self._engine.dispose()
 
 

@@ -215,7 +215,10 @@ class SqliteLedger:
         """Called by the writer after the commit: publish, then wake those who wait."""
         topics = frozenset[str]().union(*(job.topics for job in group if job.error is None))
         if topics:
-            self._notifier.publish(topics)
+            try:
+                self._notifier.publish(topics)
+            except Exception:  # what is committed must reach who waits for it, whatever a notifier does
+                _log.exception("a wake-up was lost")
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._resolve, group)
 

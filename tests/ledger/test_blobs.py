@@ -53,9 +53,8 @@ async def test_the_same_bytes_are_stored_once(store: FileBlobStore, root: Path) 
 
 
 async def test_only_the_owner_may_read(store: FileBlobStore, root: Path) -> None:
-    os.umask(old := os.umask(0))
+    old = os.umask(0)
     try:
-        os.umask(0)
         await store.put(b"secret", "text/plain")
     finally:
         os.umask(old)

@@ -230,6 +230,17 @@ async def test_a_lost_connection_comes_back_and_wakes_everyone(
 
 
 @pytest.mark.postgres
+async def test_a_process_that_ends_at_once_still_tells(postgres_url: str, pair: tuple[PgNotifier, PgNotifier]) -> None:
+    remote = pair[0].subscribe("last words")
+    await remote.wait(NOT)
+    short = PgNotifier(postgres_url)
+    assert await short.listening(SOON)
+    short.publish(frozenset({"last words"}))
+    await short.close()
+    assert await remote.wait(SOON)
+
+
+@pytest.mark.postgres
 async def test_foreign_notifications_are_ignored(postgres_url: str, pair: tuple[PgNotifier, PgNotifier]) -> None:
     remote = pair[1].subscribe("a")
     await remote.wait(NOT)
