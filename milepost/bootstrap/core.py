@@ -49,7 +49,7 @@ class Core:
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
         agents = dict(self.config.agents)
-        sessions = SessionService(self.ledger, self.clock, self.ids, agents, self.config.default_agent)
+        sessions = SessionService(self.ledger, self.clock, self.ids, agents, self.config.default_agent, self.root.path)
         turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate)
         parts = checks.Parts(self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal)
         return Services(

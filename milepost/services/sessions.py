@@ -39,21 +39,24 @@ class SessionService:
         ids: IdSource,
         agents: Mapping[str, AgentConfig],
         default_agent: str,
+        data_root: Path | None = None,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
         self._ids = ids
         self._agents = agents
         self._default_agent = default_agent
+        self._data_root = data_root
 
     async def open(self, request: OpenSession) -> Session:
         """Open a Session on a folder.
 
         Raises:
-            InvalidInput: the folder does not exist, or the mode is not served by this release.
+            InvalidInput: the folder does not exist, holds the data root or lies in it; the mode is not served.
             AgentUnknown: an agent that the configuration does not have.
         """
         path = _workspace_path(request.workspace)
+        self._keep_apart(Path(path))
         agents = request.agents or (self._default_agent,)
         self._check_agents(agents)
         if request.mode is not SessionMode.SINGLE:
@@ -86,6 +89,16 @@ class SessionService:
             return session
 
         return await self._ledger.write(body)
+
+    def _keep_apart(self, workspace: Path) -> None:
+        # An agent works on the whole Workspace: it must not reach the ledger, the token or the sockets.
+        root = self._data_root.resolve() if self._data_root is not None else None
+        if root is not None and (root.is_relative_to(workspace) or workspace.is_relative_to(root)):
+            raise InvalidInput(
+                f"The folder {workspace} and Milepost's data root {root} lie inside one another.",
+                field="workspace",
+                fix="Name another folder, or set MILEPOST_HOME to one outside of it.",
+            )
 
     def _check_agents(self, agents: Sequence[str]) -> None:
         for agent in agents:
