@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import selectors
 import stat
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from milepost.sandboxes import bundle, image
 from milepost.sandboxes.podman import health, mapping, selfcheck, spec
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.sandboxes.podman.service import Host, PodmanService, check_version
-from milepost.sandboxes.supervisor import registry, wire
+from milepost.sandboxes.supervisor import registry, server, wire
 from milepost.sandboxes.supervisor.operation import STREAM_LIMIT, TAIL_LIMIT, Operation, Stream
 from milepost.sandboxes.supervisor.search import glob_to_regex
 from tests.support.needs import unavailable
@@ -121,6 +122,41 @@ def test_the_registry_is_bounded_in_bytes_and_keeps_the_youngest() -> None:
         kept.add(operation)
         kept.settled(operation)
     assert [number for number in range(20) if kept.get(f"e{number}")] == list(range(14, 20))
+
+
+class _Greedy:
+    """A socket that takes all it is given, and a selector that remembers what is waited for."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.events = 0
+
+    def send(self, data: bytes) -> int:
+        self.taken += len(data)
+        return len(data)
+
+    def modify(self, _socket: object, events: int, _data: object) -> None:
+        self.events = events
+
+
+def test_output_never_waits_for_an_unrelated_event() -> None:
+    """A reader that keeps up must get a long output at once: the loop has to ask to be called again."""
+    operation = settled("e", "exec")
+    operation.streams["stdout"].add(bytes(1024 * 1024))
+    greedy = _Greedy()
+    made: Any = server.Server.__new__(server.Server)
+    made.selector, made.connections = greedy, {}
+    connection = server.Connection(greedy)  # type: ignore[arg-type]
+    connection.subscriptions[1] = server.Subscription(operation)
+    for _ in range(20):
+        made._pump(connection)
+        if not connection.subscriptions:
+            break
+        assert greedy.events & selectors.EVENT_WRITE
+    assert not connection.subscriptions
+    assert greedy.taken > 1024 * 1024
+    made._pump(connection)
+    assert not greedy.events & selectors.EVENT_WRITE
 
 
 @pytest.mark.parametrize(

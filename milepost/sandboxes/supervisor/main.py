@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -21,4 +22,6 @@ def main(config: dict[str, str]) -> None:
     kernel.become_subreaper()
     kernel.set_title("milepost-supervisor")
     kernel.set_dumpable(False)
+    # Collections in a forked child would copy every page of this process.
+    gc.freeze()
     Server(config["root"], config["control"], config["home"]).serve()

@@ -33,6 +33,13 @@ class Subscription:
         self.operation = operation
         self.sent = {"stdout": 0, "stderr": 0}
 
+    @property
+    def unsent(self) -> bool:
+        """Whether there is output, or the end, that the reader has not got."""
+        if self.operation.settled or not self.operation.is_command:
+            return self.operation.settled
+        return any(self.sent[name] < len(stream.data) for name, stream in self.operation.streams.items())
+
 
 class Connection:
     def __init__(self, sock: socket.socket) -> None:
@@ -282,7 +289,9 @@ class Server:
         except OSError:
             self._drop(connection)
             return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outbox else 0)
+        # Also when the socket took all: what is still to be read must not wait for the next event.
+        more = bool(connection.outbox) or any(item.unsent for item in connection.subscriptions.values())
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if more else 0)
         self.selector.modify(connection.sock, events, self._traffic)
 
     def _advance(self, connection: Connection, rid: int, subscription: Subscription) -> None:
