@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
 from milepost.domain.errors import LedgerCorrupt
-from milepost.domain.events import AgentStarted, Event, ModelCalled
+from milepost.domain.events import AgentStarted, Event, ModelCalled, ToolFinished
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
@@ -57,11 +57,15 @@ class Conversations:
 
     async def turn(self, turn_id: str, agent: str) -> TurnContext:
         """This turn only. Raises TurnNotFound, LedgerCorrupt."""
-        return await self._ledger.read(lambda tx: _context(tx, turn_id, agent, history=False))
+        return await self._ledger.read(lambda tx: _context(tx, turn_id, agent, None))
 
-    async def whole(self, turn_id: str, agent: str) -> TurnContext:
-        """This turn and those before it, with every text loaded whole. Raises TurnNotFound, BlobNotFound."""
-        context = await self._ledger.read(lambda tx: _context(tx, turn_id, agent, history=True))
+    async def whole(self, turn_id: str, agent: str, round_: int) -> TurnContext:
+        """What the model gets in this round: this turn up to it and the turns before, with every text loaded whole.
+
+        It is the same at every try, also when the round itself is in the ledger already: the call's identity is
+        derived from it. Raises TurnNotFound, BlobNotFound.
+        """
+        context = await self._ledger.read(lambda tx: _context(tx, turn_id, agent, round_))
         return replace(context, messages=tuple([await self._load(message) for message in context.messages]))
 
     async def _load(self, message: Message) -> Message:
@@ -87,18 +91,22 @@ class Conversations:
         return content if content.blob is None else Content(await self._contents.load(content))
 
 
-def _context(tx: LedgerTx, turn_id: str, agent: str, *, history: bool) -> TurnContext:
+def _context(tx: LedgerTx, turn_id: str, agent: str, round_: int | None) -> TurnContext:
+    """With a round: what came before it, and the turns before; else the turn as it is."""
     turn = tx.turns.get(turn_id)
     session = tx.sessions.get(turn.session_id)
     stored = tx.events.read_turn(turn.session_id, turn_id, types=(AgentStarted.TYPE, *TRANSCRIPT_EVENTS))
-    events = tuple(_decoded(item) for item in stored)
+    pairs = [(item, _decoded(item)) for item in stored]
+    if round_ is not None:
+        pairs = [(item, event) for item, event in pairs if not _is_from(event, agent, round_)]
+    events = tuple(event for _, event in pairs)
     started = next((event for event in events if isinstance(event, AgentStarted) and event.agent == agent), None)
     if started is None:
         raise LedgerCorrupt(f"Turn {turn_id} has no start of agent '{agent}'.")
     messages = turn_messages(events, agent)
     omitted = 0
-    if history:
-        budget = MAX_PROJECTED_BYTES - sum(len(item.payload) for item in stored)
+    if round_ is not None:
+        budget = MAX_PROJECTED_BYTES - sum(len(item.payload) for item, _ in pairs)
         earlier, omitted = _earlier(tx, turn, agent, budget)
         messages = [*earlier, *messages]
     return TurnContext(session, turn, started, events, tuple(messages), omitted)
@@ -124,6 +132,11 @@ def _earlier(tx: LedgerTx, turn: Turn, agent: str, budget: int) -> tuple[list[Me
             break
         before = page[-1].number
     return _joined(segments), 0
+
+
+def _is_from(event: Event, agent: str, round_: int) -> bool:
+    """Whether the event belongs to this round of the agent, or to a later one."""
+    return isinstance(event, ModelCalled | ToolFinished) and event.agent == agent and event.round >= round_
 
 
 def _decoded(item: StoredEvent) -> Event:

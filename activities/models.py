@@ -95,7 +95,7 @@ class ModelActivities:
             return await self._call(call, entered.effect.attempt, stop)
 
     async def _resolve(self, params: CallModelParams) -> _Call:
-        context = await self._conversations.whole(params.turn_id, params.agent)
+        context = await self._conversations.whole(params.turn_id, params.agent, params.round)
         started = context.started
         script = context.turn.request.options.script
         request = ModelRequest(
