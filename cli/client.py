@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import httpx
 
 from cli.failures import ConnectionLost, RemoteFailure, kind_of_problem
+from cli.routes import API, Json
 
 BASE_URL = "http://milepost"
 """The name by which an instance is called over its Unix socket."""
 
-API = "/api/v1"
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
 """The server sends something every 10 s, so a longer silence is a dead connection."""
 
 MAX_FRAME_CHARACTERS = 64 * 1024 * 1024
 PAGE = 100
-
-Json = dict[str, Any]
 
 
 class ApiClient:

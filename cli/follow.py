@@ -8,8 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from cli.client import API, ApiClient, Json
+from cli.client import ApiClient
 from cli.failures import ConnectionLost
+from cli.routes import API, Json
 
 MAX_ATTEMPTS = 8
 BACKOFF_FIRST_SECONDS = 0.1

@@ -99,7 +99,7 @@ class LiveView:
         if data["effect_id"] != self._call or data["attempt"] < self._attempt:
             return
         if self._text and not self._terminal:
-            self._line(("" if self._text.endswith("\n") else "\n") + SUPERSEDED, "dim")
+            self._line(SUPERSEDED, "dim")
         self._end_region()
         self._text = self._reasoning = ""
         self._call = ""

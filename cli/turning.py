@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cli.client import API, ApiClient, Json
+from cli.client import ApiClient
 from cli.connection import Need, Reached, reach
 from cli.failures import ConnectionLost, Exit, RemoteFailure
 from cli.follow import Position, follow
 from cli.invocation import Invocation
 from cli.live import LiveView
+from cli.routes import API, Json
 from milepost.bootstrap.system import UuidIds
 from milepost.domain.errors import AgentUnknown, InvalidInput
 

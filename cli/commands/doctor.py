@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from cli.client import API
 from cli.failures import Exit
 from cli.invocation import Invocation, command
+from cli.routes import API
 from milepost.domain.errors import TemporalUnavailable
 
 

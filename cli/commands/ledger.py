@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cli.client import API, Json
 from cli.commands.sessions import SessionId
 from cli.invocation import Invocation, command
 from cli.output import printable, short
+from cli.routes import API, Json
 
 
 def register(app: typer.Typer) -> None:

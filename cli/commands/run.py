@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from cli.client import API, Json
 from cli.failures import Exit
 from cli.invocation import Invocation, command
+from cli.routes import API, Json
 from milepost.domain.errors import MilepostError
 
 Workspace = Annotated[Path, typer.Option("--workspace", "-w", help="Folder the agent works on.")]

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.client import API, Json
 from cli.invocation import Invocation, command
+from cli.routes import API, Json
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="Id of a Session.")]
 

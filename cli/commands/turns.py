@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.client import API
 from cli.commands.run import Agent, Model, Provider, Script, show_turn
 from cli.failures import Exit
 from cli.invocation import Invocation, command
+from cli.routes import API
 from milepost.domain.errors import TemporalUnavailable
 
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="Id of a turn.")]
