@@ -124,10 +124,13 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                 agents[event.agent].output = event
             case _:
                 pass
+    # Calls that run together start in any order; a person reads them in the order in which they were asked for.
+    order = {agent: position for position, agent in enumerate(agents)}
+    places = sorted(cards, key=lambda place: (order.get(place[0], len(order)), *place))
     return HistoryEntry(
         turn=turn,
         agents=tuple(agent.entry(turn.state.terminal) for agent in agents.values()),
-        tools=tuple(cards.values()),
+        tools=tuple(cards[place] for place in places),
     )
 
 
