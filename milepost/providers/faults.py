@@ -62,8 +62,11 @@ def _pattern(secret: str) -> str:
 
 def detail(text: str, redact: Redactor) -> str:
     """One readable line of what a provider said: secrets hidden, control characters out, length bounded."""
-    # Cut generously before the regular expressions run, finely afterwards: a body may have megabytes.
-    text = redact(text[: 8 * MAX_DETAIL_CHARACTERS])
+    # Cut generously before the regular expressions run, finely afterwards: a body may have megabytes. Half a word at
+    # the cut could be half a secret.
+    if len(text) > 8 * MAX_DETAIL_CHARACTERS:
+        text = text[: 8 * MAX_DETAIL_CHARACTERS].rsplit(maxsplit=1)[0]
+    text = redact(text)
     text = _SPACES.sub(" ", _CONTROLS.sub(" ", text)).strip()
     return text if len(text) <= MAX_DETAIL_CHARACTERS else text[: MAX_DETAIL_CHARACTERS - 1] + "…"
 

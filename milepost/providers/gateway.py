@@ -45,7 +45,7 @@ class Gateway:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
         if not request.model:
             request = replace(request, model=self._default_model(request.provider) or "")
-        self.validate(request.provider, request.model)
+        self._check_route(self.config(request.provider), request.model)
         provider = await self.provider(request.provider)
         async with aclosing(provider.stream(request)) as items:
             async for item in items:
@@ -60,39 +60,36 @@ class Gateway:
         config = self.config(provider)
         for reference in secret_references(config).values():
             self._secrets.resolve(reference)
-        match config:
-            case OpenAICompatibleProvider():
-                check_base_url(provider, config.base_url)
-                if not (model or config.default_model):
-                    raise InvalidInput(
-                        f"Provider '{provider}' has no default model and none was given.",
-                        field="model",
-                        fix=f"Name a model for the agent, or set providers.{provider}.model.",
-                    )
-            case ScriptedProvider():
-                self._check_script(script if script is not None else config.script)
-            case RecordedProvider():
-                self._check_recorded(config, model)
-
-    @staticmethod
-    def _check_script(script: str | None) -> None:
+        self._check_route(config, model)
+        if isinstance(config, RecordedProvider) and config.source and config.mode is not CassetteMode.REPLAY:
+            self.validate(config.source, model)
+        script = script if script is not None or not isinstance(config, ScriptedProvider) else config.script
         if script is not None:
             # Here, not above: a process that plays no script needs no YAML library.
             from milepost.providers.scripted.script import parse_script
 
             parse_script(script)
 
-    def _check_recorded(self, config: RecordedProvider, model: str) -> None:
-        if config.mode is CassetteMode.REPLAY:
-            # The source is not called and need not exist (any more).
-            return
-        if config.source is None:
-            fix = f"Name the provider to record as providers.{config.name}.source."
-            raise InvalidInput(f"Provider '{config.name}' records, but has no source.", field="source", fix=fix)
-        if isinstance(self.config(config.source), RecordedProvider):
-            fix = "Name a provider of another type."
-            raise InvalidInput(f"Provider '{config.name}' would record a recording.", field="source", fix=fix)
-        self.validate(config.source, model)
+    def _check_route(self, config: ProviderConfig, model: str) -> None:
+        match config:
+            case OpenAICompatibleProvider():
+                check_base_url(config.name, config.base_url)
+                if not (model or config.default_model):
+                    raise InvalidInput(
+                        f"Provider '{config.name}' has no default model and none was given.",
+                        field="model",
+                        fix=f"Name a model for the agent, or set providers.{config.name}.model.",
+                    )
+            case RecordedProvider() if config.mode is not CassetteMode.REPLAY:
+                if config.source is None:
+                    fix = f"Name the provider to record as providers.{config.name}.source."
+                    raise InvalidInput(f"Provider '{config.name}' records, but has no source.", field="source", fix=fix)
+                if isinstance(self.config(config.source), RecordedProvider):
+                    fix = "Name a provider of another type."
+                    raise InvalidInput(f"Provider '{config.name}' records a recording.", field="source", fix=fix)
+            case _:
+                # A script names no model; a replayed source is not called and need not exist any more.
+                pass
 
     def _default_model(self, name: str) -> str | None:
         config = self.config(name)

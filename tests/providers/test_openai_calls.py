@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.domain.content import Content
+from milepost.domain.errors import ModelAnswerTooLarge
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling, ToolCallPart, ToolMessage
 from milepost.domain.providers import EndpointProfile, ThinkingReturn
 from milepost.providers.gateway import Gateway
@@ -47,10 +48,19 @@ async def test_calls_are_told_apart_however_they_are_numbered(
     assert heard.text == "I look."
 
 
-@pytest.mark.parametrize(("index", "ids"), [("normal", "normal"), ("normal", "none"), ("none", "every_chunk")])
+@pytest.mark.parametrize(
+    ("index", "ids"), [("normal", "normal"), ("normal", "none"), ("normal", "same"), ("none", "every_chunk")]
+)
 async def test_interleaved_calls(endpoint: Endpoint, model_server: OpenAIServer, index: str, ids: str) -> None:
     model_server.plan(Reply(calls=CALLS, index=index, ids=ids, interleaved=True))
     assert arguments(await hear(endpoint(), request(tools=(READ,)))) == [RAW_A, RAW_B]
+
+
+@pytest.mark.parametrize("index", ["normal", "none", "zero"])
+async def test_a_call_without_arguments_is_a_call(endpoint: Endpoint, model_server: OpenAIServer, index: str) -> None:
+    calls = [{"name": "read_file", "arguments": RAW_A}, {"name": "read_file", "arguments": ""}]
+    model_server.plan(Reply(calls=calls, index=index, ids="none"))
+    assert arguments(await hear(endpoint(), request(tools=(READ,)))) == [RAW_A, ""]
 
 
 async def test_ids_that_change_with_each_piece(endpoint: Endpoint, model_server: OpenAIServer) -> None:
@@ -130,6 +140,39 @@ async def test_malformed_arguments_below_the_limit_are_no_length_cut(
     model_server.plan(Reply(calls=[{"name": "read_file", "arguments": '{"path": "a'}], usage=usage))
     heard = await hear(endpoint(), request(tools=(READ,), sampling=Sampling(max_tokens=20)))
     assert heard.done.finish is FinishReason.TOOL_CALLS
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"name": "read_file", "arguments": {"path": "a"}}', True),
+        ('```json\n{"tool": "read_file"}\n```', True),
+        ('<tool_call>\n{"name": "read_file", "arguments": {}}\n</tool_call>', True),
+        ('{"function": {"name": "read_file"}}', True),
+        ('{"name": "another"}', False),
+        ('I would call {"name": "read_file"}.', False),
+    ],
+)
+async def test_a_call_written_as_text_stays_text_and_is_said(
+    endpoint: Endpoint, model_server: OpenAIServer, text: str, found: bool
+) -> None:
+    model_server.plan(Reply(text=text))
+    done = (await hear(endpoint(), request(tools=(READ,)))).done
+    assert (done.message.text, done.message.calls) == (text, ())
+    assert any("as text" in line for line in done.diagnostics) is found
+
+
+async def test_calls_without_end_are_bounded(endpoint: Endpoint, model_server: OpenAIServer) -> None:
+    model_server.plan(Reply(calls=[{"name": "read_file", "arguments": "{}"}] * 2000))
+    with pytest.raises(ModelAnswerTooLarge, match="1024 tool calls"):
+        await hear(endpoint(), request(tools=(READ,)))
+
+
+@pytest.mark.parametrize("sent", ["x" * 10_000, "a\nb", 7])
+async def test_an_id_that_is_none_is_replaced(endpoint: Endpoint, model_server: OpenAIServer, sent: object) -> None:
+    model_server.plan(Reply(calls=[{"name": "read_file", "arguments": "{}", "id": sent}]))
+    (call,) = (await hear(endpoint(), request(tools=(READ,)))).done.message.calls
+    assert call.call_id.startswith("call_") and len(call.call_id) == 29
 
 
 def chat(*answers: Heard | AssistantMessage) -> list[Any]:

@@ -263,7 +263,8 @@ async def test_a_stall_after_the_finish_reason_ends_soon(
 ) -> None:
     monkeypatch.setattr("milepost.providers.openai_compatible.deadlines.TAIL_SECONDS", 0.2)
     model_server.plan(Reply(text="whole", fault="stall", fault_after=3))
-    done = (await hear(endpoint(), request())).done
+    # Far less than the default limits, and than the server's own patience.
+    done = (await asyncio.wait_for(hear(endpoint(), request()), 30)).done
     assert done.message.text == "whole" and not done.usage.complete
 
 
@@ -343,14 +344,16 @@ async def test_error_bodies_of_megabytes_are_bounded_and_free_of_secrets(
 ) -> None:
     body = f"<html>{KEY} Bearer {KEY} sk-other-key-1234567 " + "\x1b[31mx\0é" * 1_000_000
     model_server.plan(Reply(status=status, body=body))
+    gateway = endpoint(api_key="env:KEY")
     with pytest.raises(ModelError) as caught:
-        await hear(endpoint(api_key="env:KEY"), request())
+        await hear(gateway, request())
     text = str(caught.value)
     assert len(text.encode()) <= 8 * 1024
     assert KEY not in text and "sk-other" not in text
     assert "\x1b" not in text and "\0" not in text
     # The connection with the unread rest is given up; the next call gets its own.
-    assert (await hear(endpoint(), request())).text == "You said: hello"
+    assert (await hear(gateway, request())).text == "You said: hello"
+    assert [seen.connection for seen in model_server.chats] == [1, 2]
 
 
 async def test_a_secret_header_is_sent_and_hidden(endpoint: Endpoint, model_server: OpenAIServer) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
 from milepost.domain.messages import AssistantMessage, FinishReason
 from milepost.domain.providers import EndpointProfile
 from milepost.domain.usage import Usage
@@ -11,6 +14,9 @@ from milepost.providers.openai_compatible.model import ChatStream
 from milepost.providers.openai_compatible.state import capture, domain_parts
 from milepost.providers.openai_compatible.usage import last_usage
 
+MAX_MODEL_NAME = 256
+MAX_SEARCHED_TEXT = 64 * 1024
+
 _FINISH = {
     "stop": FinishReason.STOP,
     "tool_calls": FinishReason.TOOL_CALLS,
@@ -18,6 +24,8 @@ _FINISH = {
     "length": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
+
+_WRAPPED_CALL = re.compile(r"(?:```(?:json)?|<tool_call>|<function_call>)\s*(\{.*\})\s*(?:```|</\w+>)?", re.DOTALL)
 
 
 def completed(
@@ -35,9 +43,16 @@ def completed(
         diagnostics.append(f"The provider reports '{stream.raw_finish}', but the answer was cut at {limit} tokens.")
     if not usage.complete:
         diagnostics.append("The provider reported no usable token usage.")
+    if (tool := tool_in_text(message.text, {tool.name for tool in request.tools})) and not message.calls:
+        diagnostics.append(
+            f"The model wrote a call of '{tool}' as text, which is not run: "
+            "the model, or the template of its server, may not support tools."
+        )
     if stream.assembler.generated:
         diagnostics.append(f"{stream.assembler.generated} tool call(s) came without an id of their own; ids were made.")
-    return ModelCompleted(message, finish, usage, request.provider, stream.model_name, tuple(diagnostics))
+    return ModelCompleted(
+        message, finish, usage, request.provider, stream.model_name[:MAX_MODEL_NAME], tuple(diagnostics)
+    )
 
 
 def _finish(stream: ChatStream, message: AssistantMessage, diagnostics: list[str]) -> FinishReason:
@@ -63,3 +78,18 @@ def _was_cut(message: AssistantMessage, usage: Usage, limit: int) -> bool:
         return False
     texts = [call.arguments.text for call in message.calls]
     return any(text.strip() and parse_object(text) is None for text in texts)
+
+
+def tool_in_text(text: str, tools: Collection[str]) -> str | None:
+    """The offered tool that a whole text, without fences and tags, is a JSON call of; None for any other text."""
+    text = text.strip()
+    if not tools or len(text) > MAX_SEARCHED_TEXT:
+        return None
+    inner = _WRAPPED_CALL.fullmatch(text)
+    value = parse_object(inner.group(1) if inner else text)
+    if value is None:
+        return None
+    function = value.get("function")
+    named = function.get("name") if isinstance(function, dict) else function
+    name = value.get("name") or value.get("tool") or named
+    return name if isinstance(name, str) and name in tools else None

@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from milepost.domain.errors import ModelAnswerTooLarge
 from milepost.providers.call_ids import generated_call_id
+
+MAX_CALLS = 1_024
+"""Of one answer; the agent loop accepts far fewer and says so."""
+
+MAX_ID_CHARACTERS = 256
+
+MAX_CHECKS = 64
+"""How often the arguments of one call are parsed to see whether they are whole."""
 
 
 @dataclass(slots=True)
@@ -20,6 +29,7 @@ class Call:
     tool: str = ""
     new_name: str = ""
     pieces: list[str] = field(default_factory=list)
+    checks: int = 0
 
     @property
     def arguments(self) -> str:
@@ -28,6 +38,9 @@ class Call:
 
     def is_whole(self) -> bool:
         """Whether the arguments are a finished JSON object already, so that more text must belong to another call."""
+        if not self.pieces or not self.pieces[-1].rstrip().endswith("}") or self.checks >= MAX_CHECKS:
+            return False
+        self.checks += 1
         return parse_object(self.arguments) is not None
 
 
@@ -50,10 +63,10 @@ class CallAssembler:
         self.generated = 0
 
     def add(self, index: int | None, sent_id: str | None, tool: str | None, text: str | None) -> Call:
-        """Take in a piece; return its call, which may be new."""
+        """Take in a piece; return its call, which may be new. Raises ModelAnswerTooLarge at `MAX_CALLS`."""
         tool, text = tool or "", text or ""
         call = self._find(index, sent_id, tool, text) if sent_id else self._find_without_id(index, tool)
-        if call is not None and text.lstrip()[:1] == "{" and call.pieces and call.is_whole():
+        if call is not None and text.lstrip()[:1] == "{" and call.is_whole():
             tool, call = tool or call.tool, None
         if call is None:
             call = self._begin(sent_id or None)
@@ -93,14 +106,19 @@ class CallAssembler:
 
     def _begin(self, sent_id: str | None) -> Call:
         number = len(self.calls)
-        taken = {call.call_id for call in self.calls}
+        if number >= MAX_CALLS:
+            raise ModelAnswerTooLarge(f"The model made more than {MAX_CALLS} tool calls in one answer.")
         call_id = sent_id
-        if call_id is None or call_id in taken:
+        if call_id is None or not _usable(call_id) or any(call.call_id == call_id for call in self.calls):
             call_id = generated_call_id(self._key, number)
             self.generated += 1
         call = Call(call_id, sent_id)
         self.calls.append(call)
         return call
+
+
+def _usable(call_id: str) -> bool:
+    return len(call_id) <= MAX_ID_CHARACTERS and call_id.isprintable()
 
 
 def parse_object(text: str) -> dict[str, object] | None:

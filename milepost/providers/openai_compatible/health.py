@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 
@@ -19,10 +20,11 @@ MAX_NAMED = 8
 async def check(config: OpenAICompatibleProvider, http: httpx2.AsyncClient, redact: Redactor) -> ModelHealth:
     """Ask for the model list: reachable, key accepted, default model listed. Never raises for a failure to answer."""
     try:
-        response = await http.get(f"{config.base_url.rstrip('/')}/models", timeout=CHECK_SECONDS)
+        async with asyncio.timeout(CHECK_SECONDS):
+            response = await http.get(f"{config.base_url.rstrip('/')}/models")
     except MilepostError as error:
         return ModelHealth(config.name, False, error.message, error.fix)
-    except httpx2.TimeoutException:
+    except (TimeoutError, httpx2.TimeoutException):
         return _bad(config, f"No answer within {CHECK_SECONDS:g} s.", redact)
     except httpx2.HTTPError as error:
         return _bad(config, detail(f"Cannot be reached ({type(error).__name__}: {error}).", redact), redact)
@@ -50,7 +52,7 @@ def _listed(config: OpenAICompatibleProvider, models: list[str]) -> ModelHealth:
         config.name,
         False,
         f"{config.base_url} answers, but does not list the model '{wanted}'.",
-        f"Set `default_model` to one it lists, for example: {', '.join(near)}.",
+        f"Set providers.{config.name}.model to one it lists, for example: {', '.join(near)}.",
     )
 
 

@@ -122,7 +122,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
                 raise ModelAnswerTooLarge(
                     f"Provider '{self._config.name}' sent more than {limit} bytes in one answer.",
                     field="limits.response_bytes",
-                    fix="Ask for less, or raise `limits.response_bytes` of the provider.",
+                    fix="Ask for a shorter answer.",
                 )
 
     async def aclose(self) -> None:

@@ -166,7 +166,7 @@ class ChatStream(OpenAIStreamedResponse):
                 raise ModelAnswerTooLarge(
                     f"Provider '{self.provider_name}' sent more than {self.max_events} events in one answer.",
                     field="limits.events",
-                    fix="Ask for less, or raise `limits.events` of the provider.",
+                    fix="Ask for a shorter answer.",
                 )
             if not isinstance(chunk, ChatCompletionChunk):
                 raise TypeError(f"a stream event is a JSON {type(chunk).__name__}, not an object")
@@ -189,7 +189,7 @@ class ChatStream(OpenAIStreamedResponse):
             arguments = _raw_arguments(function.arguments if function is not None else None)
             index = piece.index if isinstance(cast(object, piece.index), int) else None
             known = len(self.assembler.calls)
-            call = self.assembler.add(index, piece.id, name, arguments)
+            call = self.assembler.add(index, piece.id if isinstance(piece.id, str) else None, name, arguments)
             begun = len(self.assembler.calls) > known
             extra = (piece.model_extra or {}).get("extra_content")
             for event in self._parts_manager.handle_tool_call_delta_events(

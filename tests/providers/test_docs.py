@@ -1,0 +1,43 @@
+"""docs/models.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from milepost.domain import errors
+from milepost.domain.providers import EndpointProfile, ModelLimits, ModelTimeouts
+from milepost.providers.openai_compatible.calls import MAX_CALLS
+from milepost.providers.scripted.script import parse_script
+
+TEXT = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_script_example_is_a_script() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", section("`scripted`"), re.DOTALL)
+    script = parse_script(example)
+    assert [call.tool for call in script.response("default", 1).calls] == ["read_file"]
+    assert script.response("reviewer", 1).text == "Looks right."
+
+
+def test_every_profile_key_and_limit_is_described() -> None:
+    text = section("`openai_compatible`")
+    for field in fields(EndpointProfile):
+        assert f"`{field.name}`" in text
+    for field in fields(ModelTimeouts):
+        seconds = getattr(ModelTimeouts(), field.name)
+        assert re.search(rf"\| `timeouts\.{field.name}` \| {seconds:g} s \|", text)
+    assert f"{ModelLimits().response_bytes // 1024**2} MiB, {ModelLimits().events:,} events" in text
+    assert f"{MAX_CALLS:,} tool calls" in text
+
+
+def test_the_failures_are_the_classes() -> None:
+    rows = re.findall(r"\| `(model_\w+)` \| (yes|no)", section("`openai_compatible`"))
+    documented = {code: again == "yes" for code, again in rows}
+    classes = errors.ModelError.__subclasses__()
+    assert documented == {cls.code: cls.retryable for cls in classes if cls.code.startswith("model_")}
