@@ -67,7 +67,7 @@ def create_app(
     for area in (sessions, turns, history, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
-    documentation.install(app, is_open=_is_open)
+    documentation.install(app, is_open=_is_open, cookie_name=cookie_name)
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     app.add_middleware(Unexpected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,6 +13,9 @@ from api.problems import PROBLEM_JSON
 from api.schemas.base import Problem
 
 OPENAPI_PATH = "/api/v1/openapi.json"
+IsOpen = Callable[[str, str], bool]
+"""(method, path) -> whether it needs no credentials."""
+
 _PROBLEMS = {
     400: "The request cannot be parsed.",
     401: "No valid credentials.",
@@ -50,18 +54,18 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def install(app: FastAPI, *, is_open: Any) -> None:
+def install(app: FastAPI, *, is_open: IsOpen, cookie_name: str) -> None:
     """Publish the document with the problem shape and the ways to authenticate."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _document(app, is_open)
+            app.openapi_schema = _document(app, is_open, cookie_name)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI, is_open: Any) -> dict[str, Any]:
+def _document(app: FastAPI, is_open: IsOpen, cookie_name: str) -> dict[str, Any]:
     schema = get_openapi(
         title=app.title,
         version=app.version,
@@ -76,7 +80,7 @@ def _document(app: FastAPI, is_open: Any) -> dict[str, Any]:
     shapes["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "The instance's token."},
-        "cookie": {"type": "apiKey", "in": "cookie", "name": "milepost_…", "description": "Set by POST /api/v1/login."},
+        "cookie": {"type": "apiKey", "in": "cookie", "name": cookie_name, "description": "Set by POST /api/v1/login."},
     }
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():

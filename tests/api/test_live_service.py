@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import aclosing
 from pathlib import Path
 
+import pytest
+
 from api.live import frame_text
+from milepost.services import live as live_module
 from milepost.services.catalog import Services
 from milepost.services.live import Cursor
 from milepost.services.sessions import OpenSession
@@ -77,7 +81,49 @@ async def _without_repeated_void(
     return longer[1:]
 
 
-async def test_a_long_past_is_read_in_order(opened: OpenLedger, tmp_path: Path) -> None:
+async def test_a_failed_attempt_is_not_shown_while_its_retry_waits(opened: OpenLedger, tmp_path: Path) -> None:
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    spec, attempt = await work.start_call()
+    await work.say(spec, attempt, 0, "void")
+    await work.retry_call(spec, attempt)
+    follow = services.live.follow
+    late, resumed = follow(work.session_id, Cursor()), follow(work.session_id, Cursor(4))
+    before = [[(await anext(late)).type for _ in range(6)], [(await anext(resumed)).type]]
+    assert before == [["snapshot", "event", "event", "event", "attempt.superseded", "event"], ["snapshot"]]
+    following = [asyncio.create_task(anext(frames)) for frames in (late, resumed)]
+    await asyncio.sleep(0.2)
+    assert not any(task.done() for task in following)
+    await work.say(spec, await work.redispatch(spec), 0, "valid")
+    async with asyncio.timeout(20):
+        shown = [await task for task in following]
+    assert [(frame.type, frame.data["text"]) for frame in shown] == [("delta", "valid")] * 2
+    await late.aclose()
+    await resumed.aclose()
+
+
+async def test_a_wrong_position_heals_with_the_next_turn(opened: OpenLedger, tmp_path: Path) -> None:
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    frames = services.live.follow(work.session_id, Cursor(3, 999_999))
+    assert (await anext(frames)).type == "snapshot"
+    await work.end()
+    view = await services.turns.begin(BeginTurn(work.session_id, "again"))
+    after = Work(opened.ledger, work.session_id, view.turn.turn_id)
+    spec, attempt = await after.start_call()
+    await after.say(spec, attempt, 0, "one")
+    async with asyncio.timeout(20):
+        assert [(await anext(frames)).type for _ in range(3)] == ["event", "event", "delta"]
+        await after.say(spec, attempt, 3, "two")
+        assert (await anext(frames)).data["text"] == "two"
+    await frames.aclose()
+
+
+async def test_a_long_past_is_read_in_order(
+    opened: OpenLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing but what is there may move the reader on.
+    monkeypatch.setattr(live_module, "KEEPALIVE_SECONDS", 3600.0)
     services = make_services(opened.ledger, opened.notifier, tmp_path, {})
     work = await _turn(services, opened, tmp_path)
     for n in range(150):
@@ -86,7 +132,9 @@ async def test_a_long_past_is_read_in_order(opened: OpenLedger, tmp_path: Path) 
     spec, attempt = await work.start_call()
     await work.say(spec, attempt, 0, "now")
     transcript = Transcript()
-    for frame in await _frames(services, work.session_id, "0", 1 + 3 + 150 + 1):
+    async with asyncio.timeout(30):
+        frames = await _frames(services, work.session_id, "0", 1 + 3 + 150 + 1)
+    for frame in frames:
         transcript.apply(frame)
     assert transcript.seqs == list(range(1, 154))
     assert transcript.texts == {spec.effect_id: "now"}
