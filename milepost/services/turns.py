@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from milepost.contracts.naming import turn_workflow_id
 from milepost.domain.agents import AgentConfig
@@ -35,8 +37,11 @@ MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 _CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
-ValidateRoute = Callable[[str, str], None]
-"""(provider, model) -> raises ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made."""
+
+class ValidateRoute(Protocol):
+    """Raises ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made; no network."""
+
+    def __call__(self, provider: str, model: str, script: str | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class TurnService:
             InvalidInput, TurnRunning (names the running turn), IdempotencyMismatch, StorageUnavailable.
         """
         _check_request(request)
+        await self._check_script(request)
         accepted = TurnRequest(
             await self._contents.store(request.text),
             TurnOptions(
@@ -167,13 +173,24 @@ class TurnService:
             )
         return found
 
+    async def _check_script(self, request: BeginTurn) -> None:
+        """Refuse a bad script before anything is written. Parsing a long one takes time, so not in the transaction."""
+        if request.script is None:
+            return
+        session = await self._ledger.read(lambda tx: tx.sessions.get(request.session_id))
+        provider, model = self._route(request.agent, request.provider, request.model, session.agents[0])
+        await asyncio.to_thread(self._validate_route, provider, model, request.script)
+
     def _check_route(self, options: TurnOptions, session_agent: str) -> None:
-        agent_id = options.agent or session_agent
-        agent = self._agents.get(agent_id)
-        if agent is None:
+        self._validate_route(*self._route(options.agent, options.provider, options.model, session_agent))
+
+    def _route(self, agent: str | None, provider: str | None, model: str | None, session_agent: str) -> tuple[str, str]:
+        agent_id = agent or session_agent
+        config = self._agents.get(agent_id)
+        if config is None:
             known = ", ".join(sorted(self._agents))
             raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=f"Known agents: {known}.")
-        self._validate_route(options.provider or agent.provider, options.model or agent.model)
+        return provider or config.provider, model or config.model
 
     async def get(self, turn_id: str) -> TurnView:
         """Raises TurnNotFound."""
