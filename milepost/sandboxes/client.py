@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,10 @@ HELLO_SECONDS = 20.0
 HAND_OVER_SECONDS = 15.0
 KILL_SECONDS = 15.0
 MAX_LINKS = 100
+MAX_OUTPUT = 17 * 1024 * 1024
+"""Over what the supervisor keeps of one stream."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class Link(Protocol):
@@ -56,11 +61,17 @@ class _Call:
 
     def output(self, name: str, piece: bytes) -> None:
         buffer = self.data[name]
+        if len(buffer) + len(piece) > MAX_OUTPUT:
+            raise wire.WireError(f"more than {MAX_OUTPUT} bytes of output")
         buffer += piece
         new = len(buffer) - self.seen[name]
         if new > 0 and self.on_output is not None:
             self.seen[name] = len(buffer)
-            self.on_output(name, piece[-new:])
+            try:
+                self.on_output(name, piece[-new:])
+            except Exception:
+                _LOG.exception("the listener of a command's output failed and is not called again")
+                self.on_output = None
 
     def again(self) -> None:
         """The output comes from the start once more."""
@@ -134,6 +145,9 @@ class _Connection:
                     self._frame(head, body)
         except (OSError, wire.WireError, LinkDown) as error:
             reason = str(error) or reason
+        except (KeyError, TypeError, ValueError) as error:
+            # A command in the sandbox could have got at the bridge: nothing that comes from there is trusted.
+            reason = f"the answer is malformed: {type(error).__name__}"
         finally:
             self._end(LinkDown(reason))
 
@@ -153,6 +167,8 @@ class _Connection:
         elif kind == "ack":
             if call.attached is None:
                 call.attached = bool(head["attached"])
+        elif kind not in ("done", "refused", "unknown", "ok"):
+            raise wire.WireError(f"unknown answer {kind!r}")
         else:
             del self.calls[head["rid"]]
             if not call.answer.done():
@@ -189,6 +205,16 @@ class _Connection:
         await self.link.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _HandOver:
+    """What starts an operation, and which supervisor may start it (None: any). `first`: nobody tried before."""
+
+    head: dict[str, Any]
+    body: bytes
+    boot: str | None
+    first: bool
+
+
 class SupervisorClient:
     """Implements the port's `Sandbox` over a link. `reconnect_seconds` bounds how long a lost link is tried again."""
 
@@ -199,11 +225,17 @@ class SupervisorClient:
         self._environment = dict(environment or {})
         self._reconnect_seconds = reconnect_seconds
         self._connection: _Connection | None = None
+        self._boot = ""
         self._lock = asyncio.Lock()
 
     @property
     def connected(self) -> bool:
         return self._connection is not None and self._connection.open
+
+    @property
+    def boot(self) -> str:
+        """See `milepost.ports.sandbox.Sandbox.boot`; that of the last connection."""
+        return self._boot
 
     async def hello(self) -> dict[str, Any]:
         """What the supervisor reports of itself; connects if needed. Raises LinkDown, SandboxGone."""
@@ -221,6 +253,7 @@ class SupervisorClient:
                 await connection.close()
                 raise
             self._connection = connection
+            self._boot = str(connection.hello["boot"])
             return connection
 
     async def _drop(self) -> None:
@@ -228,31 +261,49 @@ class SupervisorClient:
             connection, self._connection = self._connection, None
             await connection.close()
 
-    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
-        """See `milepost.ports.sandbox.Sandbox.perform`."""
-        head, body = requests.request(operation, self._environment)
-        return await self._follow(effect_id, {"t": "run", "id": effect_id, **head}, body, on_output)
-
-    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
-        """See `milepost.ports.sandbox.Sandbox.attach`."""
-        return await self._follow(effect_id, None, b"", on_output)
-
-    async def _follow(
-        self, effect_id: str, run: dict[str, Any] | None, body: bytes, on_output: OnOutput | None
+    async def perform(
+        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
     ) -> Outcome:
+        """See `milepost.ports.sandbox.Sandbox.perform`."""
+        return await self._follow(effect_id, self._hand_over(effect_id, operation, boot, first=True), on_output)
+
+    async def attach(
+        self,
+        effect_id: str,
+        on_output: OnOutput | None = None,
+        *,
+        operation: Operation | None = None,
+        boot: str | None = None,
+    ) -> Outcome:
+        """See `milepost.ports.sandbox.Sandbox.attach`."""
+        run = None
+        if operation is not None and boot is not None:
+            run = self._hand_over(effect_id, operation, boot, first=False)
+        return await self._follow(effect_id, run, on_output)
+
+    def _hand_over(self, effect_id: str, operation: Operation, boot: str | None, *, first: bool) -> _HandOver:
+        head, body = requests.request(operation, self._environment)
+        return _HandOver({"t": "run", "id": effect_id, **head}, body, boot, first)
+
+    async def _follow(self, effect_id: str, run: _HandOver | None, on_output: OnOutput | None) -> Outcome:
         """Hand over once (`run`), or attach; then follow to the end across lost links while the supervisor lives."""
         call = _Call(on_output, asyncio.get_running_loop().create_future())
         attach = {"t": "attach", "id": effect_id}
         boot: str | None = None
         for _ in range(MAX_LINKS):
-            connection = await self._reach(handed_over=run is None or boot is not None)
-            if boot is not None and connection.hello["boot"] != boot:
+            connection = await self._reach(handed_over=run is None or not run.first or boot is not None)
+            answering = connection.hello["boot"]
+            if boot is not None and answering != boot:
                 raise SandboxLost("The sandbox was restarted while the operation ran; its outcome is unknown.")
+            if run is not None and boot is None and run.boot not in (None, answering):
+                if run.first:
+                    raise SandboxUnavailable("The sandbox was restarted just before the operation; nothing was done.")
+                run = None
             first = run is not None and boot is None
-            boot = connection.hello["boot"]
+            boot = answering
             try:
                 if first and run is not None:
-                    head, answer = await connection.ask(run, body, call)
+                    head, answer = await connection.ask(run.head, run.body, call)
                 else:
                     head, answer = await connection.ask(attach, b"", call)
             except LinkDown:
@@ -261,7 +312,10 @@ class SupervisorClient:
                 continue
             if head["t"] != "unknown":
                 stdout, stderr = bytes(call.data["stdout"]), bytes(call.data["stderr"])
-                return requests.outcome(head, answer, stdout, stderr, bool(call.attached))
+                try:
+                    return requests.outcome(head, answer, stdout, stderr, bool(call.attached))
+                except (TypeError, ValueError):
+                    raise SandboxLost("The sandbox's answer is malformed; the outcome is unknown.") from None
             if first or run is None or head.get("evicted"):
                 raise SandboxLost(_unknown_text(bool(head.get("evicted"))))
             # The link broke before the request arrived: this very supervisor has never seen it, so it did not run.

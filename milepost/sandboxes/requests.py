@@ -46,16 +46,21 @@ def request(operation: Operation, environment: Mapping[str, str]) -> tuple[dict[
 
 
 def outcome(head: Mapping[str, Any], body: bytes, stdout: bytes, stderr: bytes, attached: bool) -> Outcome:
-    """The outcome in a `done` or `refused` frame, with the output that came before it."""
+    """What a `done` or `refused` frame says, with the output that came before it. Raises TypeError, ValueError."""
+    code, error_code, error = head.get("exit_code"), head.get("error_code"), head.get("error")
     return Outcome(
-        exit_code=head.get("exit_code"),
+        exit_code=None if code is None else int(code),
         stdout=body or stdout,
         stderr=stderr,
         truncated=bool(head.get("truncated")),
         timed_out=bool(head.get("timed_out")),
         killed=bool(head.get("killed")),
-        error_code=head.get("error_code"),
-        error=head.get("error"),
-        detail=dict(head.get("detail") or {}),
+        error_code=None if error_code is None else str(error_code)[:100],
+        error=None if error is None else str(error)[:16_384],
+        detail={str(key): value for key, value in dict(head.get("detail") or {}).items() if _plain(value)},
         attached=attached,
     )
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and len(value) <= 1000)

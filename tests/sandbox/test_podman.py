@@ -45,7 +45,7 @@ def spec_of(provider: PodmanProvider, workspace: Path, session: str = "s") -> Sa
 
 
 async def api_of(provider: PodmanProvider) -> PodmanApi:
-    return await provider._service.renew()
+    return await provider._service.api()
 
 
 # --- isolation --------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class PodmanProvider:
         """Whether `open` can work: service, version, user mapping, image. Never raises for what is missing."""
         try:
             async with _translated():
-                api = await self._service.renew()
+                api = await self._service.api()
                 found = report(await api.info())
                 await self._image_id(api, self._image)
         except MilepostError as error:
@@ -102,7 +102,7 @@ class PodmanProvider:
             known = self._sandboxes.pop(session_id, None)
             if known is not None:
                 await known.close()
-            api = await self._service.renew()
+            api = await self._service.api()
             for found in await containers.owned(api, self.instance_id, session_id):
                 await api.remove(found.container_id)
 
@@ -118,12 +118,12 @@ class PodmanProvider:
     async def owned(self) -> tuple[OwnedContainer, ...]:
         """All containers of this instance, running or not. Raises SandboxUnavailable."""
         async with _translated():
-            return await containers.owned(await self._service.renew(), self.instance_id)
+            return await containers.owned(await self._service.api(), self.instance_id)
 
     async def build_image(self, progress: images.Progress | None = None, *, force: bool = False) -> images.ImageInfo:
         """Build the default image into this service's storage, unless it is up to date. Raises SandboxUnavailable."""
         async with _translated():
-            api = await self._service.renew()
+            api = await self._service.api()
             return await images.build(self._image, api, progress, force=force, work=self._data_root)
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class PodmanProvider:
         return str(found["Id"])
 
     async def _open(self, spec: SandboxSpec) -> PodmanSandbox:
-        api = await self._service.renew()
+        api = await self._service.api()
         host = report(await api.info())
         name = spec.image or self._image
         image_id = await self._image_id(api, name)
@@ -189,7 +189,7 @@ class PodmanProvider:
                 fix=f"See docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
             )
         except SandboxGone as gone:
-            words = await (await self._service.renew()).last_words(sandbox.container_id)
+            words = await (await self._service.api()).last_words(sandbox.container_id)
             error = SandboxUnavailable(
                 f"The sandbox ended at once: {gone} {words or 'Its image may have no python3.'}",
                 fix="The image needs sh and python3 (3.9 or later); see docs/sandbox.md.",
@@ -197,12 +197,12 @@ class PodmanProvider:
         except SandboxUnavailable as silent:
             error = silent
         with contextlib.suppress(PodmanError, PodmanDown):
-            await (await self._service.renew()).remove(sandbox.container_id)
+            await (await self._service.api()).remove(sandbox.container_id)
         raise error
 
     async def _close_routes(self, sandbox: PodmanSandbox) -> None:
         """Before the first command; the supervisor looks again on the next connection."""
-        api = await self._service.renew()
+        api = await self._service.api()
         found = await api.container(sandbox.container_id)
         if found is None:
             raise SandboxGone("The sandbox's container was removed.")

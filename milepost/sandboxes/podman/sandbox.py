@@ -30,11 +30,24 @@ class PodmanSandbox:
     async def hello(self) -> dict[str, Any]:
         return await self._client.hello()
 
-    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
-        return await self._client.perform(effect_id, operation, on_output)
+    @property
+    def boot(self) -> str:
+        return self._client.boot
 
-    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
-        return await self._client.attach(effect_id, on_output)
+    async def perform(
+        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
+    ) -> Outcome:
+        return await self._client.perform(effect_id, operation, on_output, boot=boot)
+
+    async def attach(
+        self,
+        effect_id: str,
+        on_output: OnOutput | None = None,
+        *,
+        operation: Operation | None = None,
+        boot: str | None = None,
+    ) -> Outcome:
+        return await self._client.attach(effect_id, on_output, operation=operation, boot=boot)
 
     async def kill(self, effect_id: str) -> None:
         """Kill the operation; if the supervisor cannot be reached, all that runs in the container."""
@@ -43,7 +56,7 @@ class PodmanSandbox:
         except SandboxUnavailable:
             # A container whose processes are used up takes no new bridge; its kill from outside always works.
             with contextlib.suppress(PodmanDown):
-                api = await self._service.renew()
+                api = await self._service.api()
                 await api.kill(self.container_id)
                 return
             raise
@@ -54,7 +67,7 @@ class PodmanSandbox:
 
     async def _connect(self) -> Link:
         try:
-            api = await self._service.renew()
+            api = await self._service.api()
             return await api.exec(self.container_id, list(bundle.bridge_command(CONTROL)), bundle.bridge_environment())
         except (PodmanDown, MilepostError) as error:
             raise LinkDown(str(error)) from None
@@ -64,7 +77,7 @@ class PodmanSandbox:
 
     async def _raise_if_gone(self) -> None:
         try:
-            found = await (await self._service.renew()).container(self.container_id)
+            found = await (await self._service.api()).container(self.container_id)
         except (PodmanDown, PodmanError, MilepostError) as error:
             raise LinkDown(str(error)) from None
         if found is None:

@@ -67,17 +67,10 @@ class PodmanService:
         self._lock = asyncio.Lock()
 
     async def api(self) -> PodmanApi:
-        """A client of a service that answers; starts an own one if none does. Raises SandboxUnavailable."""
-        async with self._lock:
-            if self._api is not None:
-                if self._process is None or self._process.returncode is None:
-                    return self._api
-                await self._drop()
-            self._api = await self._find() or await self._start()
-            return self._api
+        """A client of a service that answers now: the one in use, one that is found, or an own one, started (again).
 
-    async def renew(self) -> PodmanApi:
-        """The same after a failed call: an own service that died is started again, a foreign one is looked for."""
+        Raises SandboxUnavailable.
+        """
         async with self._lock:
             if self._api is not None and await self._api.ping():
                 return self._api

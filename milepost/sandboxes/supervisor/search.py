@@ -15,6 +15,7 @@ from typing import Any
 from .workspace import Detail, Place, Refused, Workspace, missing, refusal
 
 MAX_RESULTS = 10_000
+MAX_RESULT = 8 * 1024 * 1024
 MAX_LINE = 400
 MAX_SEARCH_FILE = 20 * 1024 * 1024
 MAX_VISITED = 200_000
@@ -30,8 +31,16 @@ def visible(text: str) -> str:
     return "".join(ch if ch >= " " and ch != "\x7f" else f"\\x{ord(ch):02x}" for ch in text)
 
 
-def _encode(lines: list[str]) -> bytes:
-    return "\n".join(lines).encode("utf-8", "surrogateescape")
+def _encode(lines: list[str]) -> tuple[bytes, int]:
+    """As many whole lines as fit, and how many those are."""
+    room, kept = MAX_RESULT, []
+    for line in lines:
+        data = line.encode("utf-8", "surrogateescape")
+        room -= len(data) + 1
+        if room < 0:
+            break
+        kept.append(data)
+    return b"\n".join(kept), len(kept)
 
 
 def _start(place: Place) -> tuple[int, str | None]:
@@ -70,8 +79,9 @@ def grep(workspace: Workspace, request: dict[str, Any], _body: bytes) -> Result:
     else:
         found, cut = _scan(dirfd, single, request, limit)
     lines = [f"{visible(prefix + name)}:{text}" for name, text in found]
-    detail: Detail = {"matches": len(lines), "cut": int(cut), "engine": "ripgrep" if rg else "python"}
-    return _encode(lines), detail
+    result, count = _encode(lines)
+    cut = cut or count < len(lines)
+    return result, {"matches": count, "cut": int(cut), "engine": "ripgrep" if rg else "python"}
 
 
 def _ripgrep(
@@ -208,7 +218,8 @@ def glob(workspace: Workspace, request: dict[str, Any], _body: bytes) -> Result:
                 found.append(visible(prefix + path))
     except TimeoutError:
         cut = True
-    return _encode(found), {"matches": len(found), "cut": int(cut)}
+    result, count = _encode(found)
+    return result, {"matches": count, "cut": int(cut or count < len(found))}
 
 
 def glob_to_regex(pattern: str) -> re.Pattern[str]:

@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import time
+import traceback
 from typing import Any
 
 from . import kernel, wire
@@ -24,6 +25,8 @@ TICK = 1.0
 TICK_MINIMUM = 0.02
 SWEEP_TICK = 0.01
 HUNT_SECONDS = 5.0
+MAX_FAULTS = 20
+"""Tracebacks written to the container's log."""
 
 
 class Subscription:
@@ -61,6 +64,7 @@ class Server:
         self.keepers: dict[int, Operation] = {}
         self.sweeping: set[Operation] = set()
         self.hunting_until = 0.0
+        self.faults = 0
         self.connections: dict[int, Connection] = {}
         self.selector = selectors.DefaultSelector()
         os.makedirs(control, mode=0o700, exist_ok=True)
@@ -90,7 +94,7 @@ class Server:
         last_tick = time.monotonic()
         while True:
             for key, mask in self.selector.select(self._patience()):
-                key.data(key.fileobj, mask)
+                self._dispatch(key, mask)
             for operation in list(self.sweeping):
                 operation.sweep()
             now = time.monotonic()
@@ -101,6 +105,17 @@ class Server:
                 self._tick(now)
             for connection in list(self.connections.values()):
                 self._pump(connection)
+
+    def _dispatch(self, key: selectors.SelectorKey, mask: int) -> None:
+        """A fault in one handler must not end the first process, and with it all commands."""
+        try:
+            key.data(key.fileobj, mask)
+        except Exception:
+            self.faults += 1
+            if self.faults <= MAX_FAULTS:
+                traceback.print_exc()
+            if isinstance(key.fileobj, socket.socket) and key.fd in self.connections:
+                self._drop(self.connections[key.fd])
 
     def _patience(self) -> float:
         """Seconds until something must be done although nothing happens."""
@@ -144,7 +159,8 @@ class Server:
 
     def _settle(self, operation: Operation, status: int) -> None:
         self.sweeping.discard(operation)
-        if operation.is_command and operation.exit_status is None:
+        if operation.is_command and os.WIFSIGNALED(status):
+            # The keeper itself was killed: what it had adopted has become ours.
             self.hunting_until = time.monotonic() + HUNT_SECONDS
             self._hunt(time.monotonic())
         for fd in operation.fds:
@@ -194,7 +210,10 @@ class Server:
     # --- connections --------------------------------------------------------------------------------------------
 
     def _accept(self, _fileobj: Any, _mask: int) -> None:
-        sock, _ = self.listener.accept()
+        try:
+            sock, _ = self.listener.accept()
+        except OSError:
+            return
         pid = struct.unpack("iii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         # A command of the sandbox (ours, by adoption even a daemon) may not pose as the worker.
         if len(self.connections) >= MAX_CONNECTIONS or (pid != 0 and kernel.is_descendant(pid, os.getpid())):
