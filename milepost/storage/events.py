@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, cast, insert, literal_column, null, select, union_all, update
-from sqlalchemy.types import BigInteger, LargeBinary
+from sqlalchemy.types import BigInteger, LargeBinary, Text
 
-from milepost.domain.errors import InvalidInput, TurnNotRunning
+from milepost.domain.errors import InvalidInput, LedgerCorrupt, TurnNotRunning
 from milepost.domain.events import EVENTS_BY_KIND, LATE_EVENTS, StreamKind
 from milepost.domain.turns import TurnState
 from milepost.ledger.chain import GENESIS, StoredEvent, event_hash
@@ -25,27 +25,31 @@ MAX_APPEND = 4096
 """Events of one call; their keys must fit one statement's parameters."""
 _NO_END = 2**63 - 1
 
-_HEAD, _KEY, _ENDED = 0, 1, 2
+_HEAD, _LAST, _KEY, _ENDED = range(4)
 _ADD_STREAM = insert_ignore(streams)
-_LOCK = select(streams.c.stream_id).where(streams.c.stream_id == bindparam("stream")).with_for_update(key_share=True)
 
 
 @lru_cache(maxsize=64)
 def _look(keys: int, turn_ids: int) -> Prepared:
-    """Head, known ones of `keys` event keys, ended ones of `turn_ids` turns, in one statement.
+    """Lock the stream; head, the event it names, known ones of `keys` event keys, ended ones of `turn_ids` turns.
 
-    It must follow the lock: on PostgreSQL only a new statement sees what the lock's previous holder committed. Plain
-    parameters instead of an expanding one let SQLAlchemy keep the compiled text.
+    Plain parameters instead of an expanding one let the text be compiled once.
     """
+    head = (
+        select(streams.c.kind, streams.c.head_seq, streams.c.head_hash)
+        .where(streams.c.stream_id == bindparam("stream"))
+        .with_for_update(key_share=True)
+        .cte("head")
+    )
+    last = select(head.c.head_seq).scalar_subquery()
     this = events.c.stream_id == bindparam("stream")
     known = events.c.event_key.in_([bindparam(f"key{n}") for n in range(keys)])
     named = turns.c.turn_id.in_([bindparam(f"turn{n}") for n in range(turn_ids)])
     ended = turns.c.state != TurnState.RUNNING.value
-    no_seq, no_hash = cast(null(), BigInteger), cast(null(), LargeBinary)
+    no_name, no_seq, no_hash = cast(null(), Text), cast(null(), BigInteger), cast(null(), LargeBinary)
     parts = [
-        select(literal_column(str(_HEAD)), streams.c.kind, streams.c.head_seq, streams.c.head_hash).where(
-            streams.c.stream_id == bindparam("stream")
-        ),
+        select(literal_column(str(_HEAD)), head.c.kind, head.c.head_seq, head.c.head_hash),
+        select(literal_column(str(_LAST)), no_name, events.c.seq, no_hash).where(this, events.c.seq == last),
         select(literal_column(str(_KEY)), events.c.event_key, events.c.seq, no_hash).where(this, known),
     ]
     if turn_ids:
@@ -141,24 +145,22 @@ class SqlEventLog:
         params.update((f"key{n}", key) for n, key in enumerate(keys))
         params.update((f"turn{n}", turn_id) for n, turn_id in enumerate(turn_ids))
         look = _look(len(keys), len(turn_ids))
-        if self._conn.dialect.name == "postgresql":
-            self._lock(stream_id, kind)
-        found = look.all(self._conn, params)
-        if not any(row[0] == _HEAD for row in found):
-            self._add_stream(stream_id, kind)
-            found = look.all(self._conn, params)
-        heads = [row for row in found if row[0] == _HEAD]
-        ((_, found_kind, head_seq, head_hash),) = heads
-        if found_kind != kind.value:
-            raise InvalidInput(f"Stream {stream_id} is of kind '{found_kind}', not '{kind.value}'.")
-        known = {name: seq for what, name, seq, _ in found if what == _KEY}
-        return head_seq, head_hash, known, {name for what, name, _, _ in found if what == _ENDED}
-
-    def _lock(self, stream_id: str, kind: StreamKind) -> None:
-        """On PostgreSQL. A stream that did not exist at this moment may exist at the next: it must be locked then."""
-        if self._conn.execute(_LOCK, {"stream": stream_id}).first() is None:
-            self._add_stream(stream_id, kind)
-            self._conn.execute(_LOCK, {"stream": stream_id}).one()
+        for _ in range(3):
+            found: dict[int, list[Any]] = {_HEAD: [], _LAST: [], _KEY: [], _ENDED: []}
+            for what, *values in look.all(self._conn, params):
+                found[what].append(values)
+            if not found[_HEAD]:
+                self._add_stream(stream_id, kind)
+                continue
+            ((found_kind, head_seq, head_hash),) = found[_HEAD]
+            if found_kind != kind.value:
+                raise InvalidInput(f"Stream {stream_id} is of kind '{found_kind}', not '{kind.value}'.")
+            # On PostgreSQL a lock that had to be waited for gives the newest head, while the rest of the statement is
+            # older and does not know the head's event. With the lock held, the next look is of one time.
+            if found[_LAST] or head_seq == 0:
+                known = {name: seq for name, seq, _ in found[_KEY]}
+                return head_seq, head_hash, known, {name for name, _, _ in found[_ENDED]}
+        raise LedgerCorrupt(f"Stream {stream_id}: the event that its head names (seq {head_seq}) is missing.")
 
     def _add_stream(self, stream_id: str, kind: StreamKind) -> None:
         row = {"stream_id": stream_id, "kind": kind.value, "head_seq": 0, "head_hash": GENESIS}

@@ -11,11 +11,13 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
-from milepost.domain.errors import CommitUnknown, StorageUnavailable
-from milepost.domain.events import RunStarted, StreamKind
+from milepost.domain.errors import CommitUnknown, StorageUnavailable, TurnNotRunning
+from milepost.domain.events import RunStarted, StreamKind, ToolStarted, TurnCompleted
+from milepost.domain.turns import TurnState
+from milepost.domain.usage import Usage
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.storage import Hub, open_ledger, schema_state, upgrade
-from tests.ledger.samples import connection, in_parallel, sql
+from tests.ledger.samples import connection, in_parallel, new_turn, sql
 from tests.support.postgres_server import PostgresServer, run_apart
 
 pytestmark = pytest.mark.postgres
@@ -76,6 +78,35 @@ async def test_a_stream_that_appears_meanwhile_is_locked_all_the_same(
 
     assert await postgres_ledger.write(body) == [2]
     assert probes == [True, True]  # the stream was made in between, and was locked while this one wrote
+
+
+async def test_who_waited_for_a_stream_sees_what_was_appended_meanwhile(postgres_ledger: Ledger) -> None:
+    turn = await new_turn(postgres_ledger)
+    stream = turn.session_id
+    started = NewEvent("same", ToolStarted(turn.turn_id, "a", "e", 1, 1, 0, "c", "bash"), turn.turn_id)
+    own = NewEvent("own", started.event, turn.turn_id)
+    completed = NewEvent("end", TurnCompleted(turn.turn_id, Usage()), turn.turn_id)
+
+    async def slow(*events: NewEvent, finish: bool) -> list[int]:
+        def body(tx: LedgerTx) -> list[int]:
+            seqs = tx.events.append(stream, StreamKind.SESSION, events, 5)
+            if finish:
+                tx.turns.finish(turn.turn_id, TurnState.COMPLETED, 5, Usage())
+            connection(tx).execute(text("SELECT pg_sleep(0.3)"))
+            return seqs
+
+        return await postgres_ledger.write(body)
+
+    async def late(*events: NewEvent) -> list[int]:
+        await asyncio.sleep(0.1)
+        return await postgres_ledger.write(lambda tx: tx.events.append(stream, StreamKind.SESSION, events, 5))
+
+    assert await asyncio.gather(slow(started, finish=False), late(started, own)) == [[2], [2, 3]]
+    first, second = await asyncio.gather(
+        slow(completed, finish=True), late(NewEvent("late", started.event, turn.turn_id)), return_exceptions=True
+    )
+    assert first == [4]
+    assert isinstance(second, TurnNotRunning)
 
 
 async def test_a_connection_lost_before_the_commit_is_no_error(postgres_ledger: Ledger) -> None:

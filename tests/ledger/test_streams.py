@@ -184,6 +184,8 @@ async def test_the_chain_shows_every_change(opened: OpenLedger) -> None:
         unlock = ["ALTER TABLE events DISABLE TRIGGER USER"]
     sql(url, *unlock, f"DELETE FROM events WHERE stream_id = '{stream}' AND seq = 6")
     assert verify_chain(await read()) != head  # the end of the chain is known to the stream's row
+    with pytest.raises(LedgerCorrupt, match="seq 6"):
+        await _append(ledger, stream, StreamKind.RUN, NewEvent("next", RunEnded(stream, "x")))
     sql(url, f"UPDATE events SET at = at + 1 WHERE stream_id = '{stream}' AND seq = 4")
     with pytest.raises(LedgerCorrupt, match="hash of seq 4"):
         verify_chain(await read())
