@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
+from milepost.domain.effects import EffectSpec
 from milepost.domain.errors import LedgerCorrupt
-from milepost.domain.events import AgentStarted, Event, ModelCalled, ToolFinished
+from milepost.domain.events import AgentStarted, Event, ModelCalled, ToolFinished, ToolStarted
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
@@ -23,6 +24,7 @@ from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.contents import Contents
+from milepost.services.finishing import tool_event_key
 
 MAX_PROJECTED_BYTES = 8 * 1024 * 1024
 MAX_PROJECTED_TURNS = 500
@@ -67,6 +69,14 @@ class Conversations:
         """
         context = await self._ledger.read(lambda tx: _context(tx, turn_id, agent, round_))
         return replace(context, messages=tuple([await self._load(message) for message in context.messages]))
+
+    async def dispatches(self, spec: EffectSpec, attempts: int) -> list[ToolStarted]:
+        """The recorded starts of a tool call's first `attempts` attempts; one that is not recorded is left out."""
+        position = spec.position
+        keys = [tool_event_key(spec.turn_id, spec.agent, position, f"started/{n}") for n in range(1, attempts + 1)]
+        found = await self._ledger.read(lambda tx: [tx.events.find(spec.session_id, key) for key in keys])
+        events = [_decoded(item) for item in found if item is not None]
+        return [event for event in events if isinstance(event, ToolStarted)]
 
     async def _load(self, message: Message) -> Message:
         match message:

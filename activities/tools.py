@@ -14,12 +14,11 @@ from activities.boundary import boundary
 from activities.conversation import Conversations, TurnContext
 from activities.guard import Stopped, guarded
 from milepost.contracts.activities import (
-    MAX_TOOL_LABEL,
     RUN_TOOL,
     PlannedCall,
     RunToolParams,
     RunToolResult,
-    boundary_text,
+    tool_label,
 )
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable, ToolRejected
@@ -56,7 +55,7 @@ def plan_call(index: int, call: ToolCallPart, arguments: str, finish: FinishReas
         malformed = True
     return PlannedCall(
         index=index,
-        tool=boundary_text(call.tool, MAX_TOOL_LABEL),
+        tool=tool_label(call.tool),
         parallel=policy.parallel if policy else Parallel.EXCLUSIVE,
         input_digest=hashlib.sha256(text_bytes(arguments)).hexdigest(),
         malformed=malformed,
@@ -88,25 +87,47 @@ class _ToolCall:
     stop: StopSignal
 
 
-class _SandboxWork:
-    """Opening the sandbox and performing one operation in it, with the way to end it."""
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The sandbox at the moment of dispatch, or why there is none. `boot` is what the dispatch records of it."""
 
-    def __init__(self, workbench: Workbench, call: _ToolCall, *, attach: bool) -> None:
+    sandbox: Sandbox | None = None
+    boot: str = ""
+    error: MilepostError | None = None
+    stopped: bool = False
+
+
+class _SandboxWork:
+    """Performing one operation in the sandbox, or attaching to it, with the way to end it.
+
+    `attach_to` is None for the first dispatch. For a later one it is the supervisor that every earlier dispatch was
+    meant for, or "" if there was not just one: then nothing may be started any more.
+    """
+
+    def __init__(self, workbench: Workbench, call: _ToolCall, opened: _Opened, attach_to: str | None) -> None:
         self._workbench = workbench
         self._call = call
-        self._attach = attach
-        self._sandbox: Sandbox | None = None
+        self._opened = opened
+        self._attach_to = attach_to
+        self._sandbox = opened.sandbox
         self._stopped = False
         self._done = asyncio.Event()
 
     async def run(self) -> Outcome:
+        effect, operation = self._call.spec.effect_id, self._call.planned.operation
         try:
-            self._sandbox = await self._workbench.open(self._call.context.session)
-            if self._attach:
-                return await self._sandbox.attach(self._call.spec.effect_id)
+            if self._opened.error is not None:
+                raise self._opened.error
+            if self._sandbox is None:
+                self._sandbox = await self._workbench.open(self._call.context.session)
+            if self._attach_to:
+                return await self._sandbox.attach(effect, operation=operation, boot=self._attach_to)
+            if self._attach_to is not None:
+                return await self._sandbox.attach(effect)
             if self._stopped:
                 return Outcome(killed=True)
-            return await self._sandbox.perform(self._call.spec.effect_id, self._call.planned.operation)
+            once = self._call.spec.effect_class is EffectClass.ATTACHABLE
+            return await self._sandbox.perform(effect, operation, boot=self._opened.boot if once else None)
         finally:
             self._done.set()
 
@@ -165,7 +186,8 @@ class ToolActivities:
 
     async def _perform(self, call: _ToolCall) -> RunToolResult:
         params, part, spec = call.params, call.part, call.spec
-        entered = await self._journal.enter(spec, params.claim, lambda attempt: [_started(call, attempt)])
+        opened = await self._open(call)
+        entered = await self._journal.enter(spec, params.claim, lambda attempt: [_started(call, attempt, opened.boot)])
         effect = entered.effect
         if entered.stop_requested:
             return RunToolResult(spec.effect_id, EffectState.CANCELLED, "", is_error=True, stopped=True)
@@ -178,11 +200,33 @@ class ToolActivities:
             events = [await self._finished(params, part, spec.effect_id, effect.attempt, result)]
             await self._journal.record(params.session_id, params.turn_id, params.claim, events)
             return _boundary_result(spec.effect_id, result)
-        result = await self._outcome(call, attach=entered.entry is Entry.ATTACH)
+        attach_to = None
+        if entered.entry is Entry.ATTACH:
+            attach_to = await self._attach_to(spec, effect.attempt, opened.boot)
+        result = await self._outcome(call, opened, attach_to)
         return await asyncio.shield(self._settle(call, effect.attempt, result))
 
-    async def _outcome(self, call: _ToolCall, *, attach: bool) -> _Result:
-        work = _SandboxWork(self._workbench, call, attach=attach)
+    async def _open(self, call: _ToolCall) -> _Opened:
+        """Open the sandbox before the dispatch, which names it: that tells later whether a hand-over was possible."""
+        try:
+            sandbox = await guarded(self._workbench.open(call.context.session), call.stop)
+        except Stopped:
+            call.stop.known()
+            return _Opened(stopped=True)
+        except MilepostError as error:
+            return _Opened(error=error)
+        return _Opened(sandbox, sandbox.boot)
+
+    async def _attach_to(self, spec: EffectSpec, attempt: int, boot: str) -> str:
+        """`boot` if all attempts before this one were meant for that very supervisor, else ""."""
+        earlier = await self._conversations.dispatches(spec, attempt - 1)
+        known = len(earlier) == attempt - 1 and all(started.sandbox == boot for started in earlier)
+        return boot if known else ""
+
+    async def _outcome(self, call: _ToolCall, opened: _Opened, attach_to: str | None) -> _Result:
+        if opened.stopped and attach_to is None:
+            return _Result(EffectState.CANCELLED, CANCELLED_TEXT, True, {})
+        work = _SandboxWork(self._workbench, call, opened, attach_to)
         try:
             outcome = await guarded(work.run(), call.stop, work.kill)
         except Stopped:
@@ -190,6 +234,9 @@ class ToolActivities:
         except SandboxLost as error:
             return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": error.message}, error_code=error.code)
         except MilepostError as error:
+            if attach_to is not None:
+                # It was dispatched before: that nobody can be asked now does not mean that it did not run.
+                return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": str(error)}, error_code=error.code)
             return _Result(EffectState.FAILED, str(error), True, {}, error_code=error.code)
         output = render(call.part.tool, call.planned.operation, outcome)
         if outcome.killed:
@@ -263,7 +310,7 @@ def _spec(params: RunToolParams, part: ToolCallPart, context: TurnContext, argum
     )
 
 
-def _started(call: _ToolCall, attempt: int) -> NewEvent:
+def _started(call: _ToolCall, attempt: int, sandbox: str) -> NewEvent:
     params, spec = call.params, call.spec
     event = ToolStarted(
         turn_id=params.turn_id,
@@ -274,6 +321,7 @@ def _started(call: _ToolCall, attempt: int) -> NewEvent:
         index=params.index,
         call_id=call.part.call_id,
         tool=call.part.tool,
+        sandbox=sandbox,
     )
     key = tool_event_key(params.turn_id, params.agent, spec.position, f"started/{attempt}")
     return NewEvent(key, event, params.turn_id)

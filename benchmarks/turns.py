@@ -75,16 +75,27 @@ class InstantModel:
 
 
 class InstantSandbox:
+    boot = "instant"
+
     async def check(self) -> SandboxHealth:
         return SandboxHealth(True, "instant")
 
     async def open(self, spec: SandboxSpec) -> InstantSandbox:
         return self
 
-    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
+    async def perform(
+        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
+    ) -> Outcome:
         return Outcome(stdout=b"hello\n", detail={"size": 6})
 
-    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
+    async def attach(
+        self,
+        effect_id: str,
+        on_output: OnOutput | None = None,
+        *,
+        operation: Operation | None = None,
+        boot: str | None = None,
+    ) -> Outcome:
         return Outcome(stdout=b"hello\n", detail={"size": 6})
 
     async def kill(self, effect_id: str) -> None:

@@ -130,6 +130,8 @@ class ModelRetried:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
+    """A dispatch of a call. `sandbox` names the supervisor it was meant for (its boot); empty if that is not known."""
+
     TYPE: ClassVar[str] = "tool.started"
     VERSION: ClassVar[int] = 1
     turn_id: str
@@ -140,6 +142,7 @@ class ToolStarted:
     index: int
     call_id: str
     tool: str
+    sandbox: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,18 +133,40 @@ OnOutput = Callable[[str, bytes], None]
 class Sandbox(Protocol):
     """One Session's container."""
 
-    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
+    @property
+    def boot(self) -> str:
+        """Identity of the supervisor that runs now: one that is started later knows nothing of what this one ran."""
+
+    async def perform(
+        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
+    ) -> Outcome:
         """Start the operation, or attach to the one with this id; return its outcome.
 
-        Cancelling the awaiting task kills nothing (a lost worker must not kill the command): call `kill` for that.
+        With `boot` that supervisor starts it, or nobody does. Cancelling the awaiting task kills nothing (a lost
+        worker must not kill the command): call `kill` for that.
 
         Raises:
             SandboxLost: the container is gone and with it the outcome (also on attach to an id it does not know).
-            SandboxUnavailable: the container cannot be reached before the operation was handed over.
+            SandboxUnavailable: the container cannot be reached, or has another supervisor than `boot`, before the
+                operation was handed over.
         """
 
-    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
-        """Outcome of an operation an earlier worker dispatched. Raises SandboxLost if this container never saw it."""
+    async def attach(
+        self,
+        effect_id: str,
+        on_output: OnOutput | None = None,
+        *,
+        operation: Operation | None = None,
+        boot: str | None = None,
+    ) -> Outcome:
+        """Outcome of an operation an earlier worker dispatched.
+
+        Give `operation` and `boot` if it was dispatched to no other supervisor than `boot`: if that one still runs
+        and has never seen the id, the hand-over was lost with the worker, and the operation is started now.
+
+        Raises:
+            SandboxLost: the supervisor that answers does not know the id, and may not start it.
+        """
 
     async def kill(self, effect_id: str) -> None:
         """Kill the operation's whole process tree, also children in other sessions or groups; idempotent."""

@@ -28,6 +28,7 @@ class StopSignal:
         self._ledger = ledger
         self._turn_id = turn_id
         self._subscription = subscription
+        self._known = False
 
     def __enter__(self) -> StopSignal:
         return self
@@ -35,9 +36,13 @@ class StopSignal:
     def __exit__(self, *_: object) -> None:
         self._subscription.close()
 
+    def known(self) -> None:
+        """The activity has learned of the stop in another way: every wait returns at once."""
+        self._known = True
+
     async def wait(self) -> None:
         """Return once the turn is asked to stop, or has ended. Raises StorageUnavailable."""
-        while True:
+        while not self._known:
             await self._subscription.wait(POLL_SECONDS)
             turn = await self._ledger.read(lambda tx: tx.turns.get(self._turn_id))
             if turn.stop_requested_at is not None or turn.state.terminal:

@@ -1,6 +1,6 @@
 """Where a worker process kills itself, and the parts that make it do so.
 
-The parts stand between the product and its own ledger, gateway and sandboxes and change nothing but the moment of death.
+They stand between the product and its own ledger, gateway and sandboxes, and change nothing but the moment of death.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from typing import Any, NoReturn, TypeVar
 
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.models import ModelCompleted, ModelGateway, ModelHealth, ModelItem, ModelRequest
-from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, Sandbox, SandboxHealth, SandboxProvider, SandboxSpec
+from milepost.ports.sandbox import (
+    Exec,
+    OnOutput,
+    Operation,
+    Outcome,
+    Sandbox,
+    SandboxHealth,
+    SandboxProvider,
+    SandboxSpec,
+)
 
 T = TypeVar("T")
 
@@ -150,8 +159,14 @@ class DoomedSandbox:
     journal: Path
     line: str
 
-    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
-        work = asyncio.ensure_future(self.sandbox.perform(effect_id, operation, on_output))
+    @property
+    def boot(self) -> str:
+        return self.sandbox.boot
+
+    async def perform(
+        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
+    ) -> Outcome:
+        work = asyncio.ensure_future(self.sandbox.perform(effect_id, operation, on_output, boot=boot))
         if isinstance(operation, Exec) and f"echo {self.line} >>" in operation.command:
             async with asyncio.timeout(BEGIN_SECONDS):
                 while self.line not in journal_lines(self.journal):
@@ -159,8 +174,15 @@ class DoomedSandbox:
             die()
         return await work
 
-    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
-        return await self.sandbox.attach(effect_id, on_output)
+    async def attach(
+        self,
+        effect_id: str,
+        on_output: OnOutput | None = None,
+        *,
+        operation: Operation | None = None,
+        boot: str | None = None,
+    ) -> Outcome:
+        return await self.sandbox.attach(effect_id, on_output, operation=operation, boot=boot)
 
     async def kill(self, effect_id: str) -> None:
         await self.sandbox.kill(effect_id)

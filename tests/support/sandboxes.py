@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from milepost.domain.errors import SandboxLost
+from milepost.domain.errors import SandboxLost, SandboxUnavailable
 from milepost.ports.sandbox import (
     Exec,
     OnOutput,
@@ -28,10 +28,15 @@ class MemorySandbox:
     outcomes: dict[str, asyncio.Future[Outcome]] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
     lost: bool = False
+    boot: str = "memory-1"
 
-    async def perform(self, effect_id: str, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
+    async def perform(
+        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
+    ) -> Outcome:
         if effect_id in self.outcomes:
             return replace(await asyncio.shield(self.outcomes[effect_id]), attached=True)
+        if boot not in (None, self.boot):
+            raise SandboxUnavailable("The sandbox was restarted.")
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.outcomes[effect_id] = future
         self.journal.append((effect_id, operation))
@@ -59,8 +64,17 @@ class MemorySandbox:
             case _:
                 return Outcome(stdout=b"")
 
-    async def attach(self, effect_id: str, on_output: OnOutput | None = None) -> Outcome:
+    async def attach(
+        self,
+        effect_id: str,
+        on_output: OnOutput | None = None,
+        *,
+        operation: Operation | None = None,
+        boot: str | None = None,
+    ) -> Outcome:
         if self.lost or effect_id not in self.outcomes:
+            if operation is not None and boot == self.boot and not self.lost:
+                return await self.perform(effect_id, operation)
             raise SandboxLost("The container is gone.")
         return replace(await asyncio.shield(self.outcomes[effect_id]), attached=True)
 
