@@ -16,12 +16,12 @@ from activities.deltas import Call, DeltaWriter
 from activities.guard import Stopped, cancel_requested, guarded
 from milepost.contracts.activities import (
     CALL_MODEL,
-    MAX_TOOL_LABEL,
     CallModelParams,
     CallModelResult,
     ModelOutcome,
     PlannedCall,
     boundary_text,
+    tool_label,
 )
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import MilepostError, ModelError, ModelIncomplete, PayloadTooLarge
@@ -323,7 +323,7 @@ def _refusal(calls: Sequence[ToolCallPart]) -> tuple[str, str] | tuple[None, Non
             f"The model asked for {len(calls)} tool calls at once; at most {MAX_CALLS_PER_RESPONSE} are accepted.",
         )
     for part in calls:
-        tool = boundary_text(part.tool, MAX_TOOL_LABEL)
+        tool = tool_label(part.tool)
         for field, text, limit in (
             ("name", part.tool, MAX_TOOL_NAME_BYTES),
             ("arguments", part.arguments.text, MAX_TOOL_ARGUMENTS_BYTES),

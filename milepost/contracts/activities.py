@@ -19,8 +19,6 @@ from milepost.engine.turn import LoopGuard
 P = TypeVar("P")
 R = TypeVar("R")
 
-MAX_TOOL_LABEL = 64
-
 MAX_BOUNDARY_TEXT = 2_000
 """Characters of an error or reason text that may cross the boundary; longer ones are cut and kept whole elsewhere."""
 
@@ -28,6 +26,11 @@ MAX_BOUNDARY_TEXT = 2_000
 def boundary_text(text: str, limit: int = MAX_BOUNDARY_TEXT) -> str:
     """At most `limit` characters, fit for the wire: lone surrogates, which UTF-8 does not have, become '?'."""
     return text[:limit].encode("utf-8", "replace").decode("utf-8")
+
+
+def tool_label(name: str) -> str:
+    """A tool's name in at most 64 printable ASCII characters, for display; names come from models."""
+    return "".join(character if " " <= character <= "~" else "?" for character in name[:64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class ModelOutcome(StrEnum):
 class PlannedCall:
     """A call the model asked for; it lies in the ledger, in the model's event, at `index`.
 
-    `tool` is a label of at most 64 characters: names and ids that providers send may be long, and 128 of them add up.
+    `tool` is a `tool_label`: names and ids that providers send may be long, and 128 of them add up.
     """
 
     index: int
@@ -161,7 +164,7 @@ class CallModelResult:
 
 @dataclass(frozen=True, slots=True)
 class RunToolParams:
-    """`tool` is the label of `PlannedCall`."""
+    """`tool` is a `tool_label`."""
 
     turn_id: str
     session_id: str

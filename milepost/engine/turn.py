@@ -50,7 +50,8 @@ def batches(calls: Sequence[C]) -> list[list[C]]:
 def _signature(calls: Sequence[CallShape], results: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for call, result in zip(calls, results, strict=True):
-        digest.update(f"{call.tool}:{call.input_digest}:{result}|".encode("utf-8", "surrogatepass"))
+        for part in (call.tool, call.input_digest, result):
+            digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from milepost.domain.content import Content
 from milepost.domain.events import Event, ModelCalled, ToolFinished, TurnBegun
-from milepost.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from milepost.domain.messages import Message, ToolMessage, UserMessage
 
 TRANSCRIPT_EVENTS = (TurnBegun.TYPE, ModelCalled.TYPE, ToolFinished.TYPE)
 
@@ -19,32 +19,26 @@ def turn_messages(events: Iterable[Event], agent: str) -> list[Message]:
     A call without a recorded result (a turn that was stopped or interrupted) gets a synthetic error result, so that
     every provider accepts the next request.
     """
+    relevant = list(events)
+    # By place, not by id: ids are the provider's, and nothing here rests on their being unique.
+    results = {
+        (event.round, event.index): ToolMessage(event.call_id, event.tool, event.output, event.is_error)
+        for event in relevant
+        if isinstance(event, ToolFinished) and event.agent == agent
+    }
     messages: list[Message] = []
-    pending: AssistantMessage | None = None
-    results: dict[str, ToolMessage] = {}
-    for event in events:
+    for event in relevant:
         match event:
             case TurnBegun():
                 messages.append(UserMessage(event.request.text))
             case ModelCalled() if event.agent == agent:
-                messages.extend(_results(pending, results))
                 messages.append(event.message)
-                pending, results = event.message, {}
-            case ToolFinished() if event.agent == agent:
-                results[event.call_id] = ToolMessage(event.call_id, event.tool, event.output, event.is_error)
+                for index, call in enumerate(event.message.calls):
+                    missing = ToolMessage(call.call_id, call.tool, Content(NO_RESULT), is_error=True)
+                    messages.append(results.get((event.round, index), missing))
             case _:
                 pass
-    messages.extend(_results(pending, results))
     return messages
-
-
-def _results(message: AssistantMessage | None, results: dict[str, ToolMessage]) -> list[Message]:
-    if message is None:
-        return []
-    return [
-        results.get(call.call_id) or ToolMessage(call.call_id, call.tool, Content(NO_RESULT), is_error=True)
-        for call in message.calls
-    ]
 
 
 def unanswered_calls(events: Sequence[Event]) -> list[tuple[ModelCalled, int]]:
