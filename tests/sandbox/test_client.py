@@ -213,3 +213,22 @@ async def test_many_callers_share_one_connection() -> None:
     await asyncio.gather(*(client.perform(f"e{number}", Exec("x")) for number in range(20)))
     assert supervisors.connected == 1
     await client.close()
+
+
+async def test_with_a_boot_only_that_supervisor_starts_the_operation() -> None:
+    other = Peer("other", unknown)
+    client, _ = client_of(other)
+    with pytest.raises(SandboxUnavailable, match="nothing was done"):
+        await client.perform("e", Exec("x"), boot="boot")
+    with pytest.raises(SandboxLost):
+        await client.attach("e", operation=Exec("x"), boot="boot")
+    assert [head["t"] for head in other.requests] == ["attach"]
+    await client.close()
+
+
+async def test_attaching_with_the_operation_starts_what_never_arrived() -> None:
+    peer = Peer("boot", done)
+    client, _ = client_of(peer)
+    outcome = await client.attach("e", operation=Exec("x"), boot="boot")
+    assert (outcome.exit_code, [head["t"] for head in peer.requests]) == (0, ["run"])
+    await client.close()

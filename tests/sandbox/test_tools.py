@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -243,3 +245,14 @@ def test_writes_and_edits_say_what_they_did() -> None:
     assert wrote.text == "Created a (5 bytes)."
     edited = render("edit_file", EditFile("a", "x", "y"), Outcome(detail={"replacements": 1, "line": 7}))
     assert edited.text == "Edited a (line 7)."
+
+
+def test_the_documentation_states_the_table_and_the_limits() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
+    documented = {row[0].strip("`"): (row[2], row[3], row[4]) for row in rows if len(row) == 5}
+    policies = BUILTIN_TOOL_POLICIES.items()
+    assert documented == {name: (p.effect_class, p.parallel, p.approval) for name, p in policies}
+    for tool in definitions():
+        row = next(row for row in rows if row[0] == f"`{tool.name}`")
+        assert set(re.findall(r"`(\w+)`", row[1])) == set(tool.parameters["properties"])
