@@ -78,7 +78,9 @@ install_into_venv() {
     if command -v uv >/dev/null 2>&1; then
         uv pip install --quiet --python "$VENV/bin/python" --constraint "$ROOT/requirements.lock" "$@"
     else
-        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+        # Two times quiet: without the warnings of the machine's own pip configuration. Without compilation: what is
+        # imported is compiled then, the rest would only take time and space.
+        "$VENV/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-input --no-compile \
             --constraint "$ROOT/requirements.lock" "$@"
     fi
 }
