@@ -195,7 +195,9 @@ class SqlEventLog:
     def read_turns(self, stream_id: str, turn_ids: Sequence[str], *, types: Sequence[str]) -> list[StoredEvent]:
         if not turn_ids:
             return []
-        params = {"stream": stream_id, "turns": list(turn_ids[:MAX_TURNS]), "types": list(types)}
+        if len(turn_ids) > MAX_TURNS:
+            raise InvalidInput(f"Events of {len(turn_ids)} turns at once are too many; at most {MAX_TURNS}.")
+        params = {"stream": stream_id, "turns": list(turn_ids), "types": list(types)}
         return [_stored(row) for row in self._conn.execute(_READ_TURNS, params)]
 
     def head(self, stream_id: str) -> tuple[int, bytes]:

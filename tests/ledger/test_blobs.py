@@ -16,6 +16,7 @@ import pytest
 from milepost.domain.content import BlobRef
 from milepost.domain.errors import BlobNotFound, StorageUnavailable
 from milepost.storage import FileBlobStore
+from milepost.storage.blobs import PIECE_BYTES
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +42,28 @@ async def test_bytes_come_back(store: FileBlobStore, root: Path, data: bytes) ->
     assert await store.get(ref) == data
     assert await store.exists(ref)
     assert await FileBlobStore(root).get(ref) == data
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])
+async def test_bytes_come_back_in_pieces(store: FileBlobStore, size: int) -> None:
+    data = os.urandom(size)
+    pieces = [piece async for piece in store.stream(await store.put(data, "text/plain"))]
+    assert b"".join(pieces) == data
+    assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
+
+
+async def test_a_damaged_blob_never_ends_well_in_pieces(store: FileBlobStore, root: Path) -> None:
+    ref = await store.put(b"x" * (2 * PIECE_BYTES + 1), "text/plain")
+    (file,) = _files(root)
+    file.write_bytes(b"y" + b"x" * (2 * PIECE_BYTES))
+    pieces = []
+    with pytest.raises(BlobNotFound, match="damaged"):
+        async for piece in store.stream(ref):
+            pieces.append(piece)
+    assert len(pieces) == 2  # the last one is held back
+    file.unlink()
+    with pytest.raises(BlobNotFound, match="missing"):
+        await anext(store.stream(ref))
 
 
 async def test_the_same_bytes_are_stored_once(store: FileBlobStore, root: Path) -> None:

@@ -124,13 +124,19 @@ async def test_lists(ledger: Ledger) -> None:
         await ledger.write(lambda tx, each=each, n=n: tx.effects.dispatch(each, n // 2, "w"))
     await ledger.write(lambda tx: tx.effects.settle("2", 1, EffectState.UNCERTAIN, 1, None))
 
-    async def page(turn_id: str | None, state: EffectState | None, limit: int) -> list[str]:
-        rows = await ledger.read(lambda tx: tx.effects.page(turn.session_id, turn_id=turn_id, state=state, limit=limit))
+    async def page(turn_id: str | None, state: EffectState | None, limit: int, after: str | None = None) -> list[str]:
+        rows = await ledger.read(
+            lambda tx: tx.effects.page(turn.session_id, turn_id=turn_id, state=state, limit=limit, after=after)
+        )
         return [row.spec.effect_id for row in rows]
 
     assert await page(None, None, 9) == ["1", "3", "2", "4"]
+    assert await page(None, None, 2, after="1") == ["3", "2"]
+    assert await page(None, EffectState.DISPATCHED, 9, after="3") == ["4"]
     assert await page(turn.turn_id, EffectState.DISPATCHED, 2) == ["1", "3"]
     assert await page("another", None, 9) == []
+    with pytest.raises(EffectNotFound):
+        await page(None, None, 9, after="unknown")
     open_ = await ledger.read(lambda tx: tx.effects.open_of_turn(turn.turn_id))
     assert [row.spec.effect_id for row in open_] == ["1", "3", "4"]
 

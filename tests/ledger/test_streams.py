@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from milepost.domain.content import Content
 from milepost.domain.errors import InvalidInput, LedgerCorrupt, TurnNotRunning
 from milepost.domain.events import (
+    AgentOutput,
     AttemptEnded,
     AttemptStarted,
     EffectReconciled,
@@ -131,6 +132,31 @@ async def test_the_events_of_one_turn(ledger: Ledger) -> None:
     assert [event.type for event in await read()] == ["turn.begun", "tool.started"]
     assert [event.type for event in await read("tool.started", "tool.finished")] == ["tool.started"]
     assert await ledger.read(lambda tx: tx.events.read_turn("another stream", turn.turn_id)) == []
+
+
+async def test_one_event_by_its_key(ledger: Ledger) -> None:
+    stream = await _fill(ledger, 3)
+    found = await ledger.read(lambda tx: tx.events.find(stream, "k1"))
+    assert found == (await ledger.read(lambda tx: tx.events.read(stream)))[1]
+    assert await ledger.read(lambda tx: tx.events.find(stream, "k9")) is None
+    assert await ledger.read(lambda tx: tx.events.find("another", "k1")) is None
+
+
+async def test_named_events_of_several_turns(ledger: Ledger) -> None:
+    stream = new_id("ses")
+    event = ToolStarted("t", "a", "e", 1, 1, 0, "c", "bash")
+    done = AgentOutput("t", "a", Content("x"), 1, Usage())
+    new = [NewEvent(f"{turn}{n}", each, turn) for turn in ("t1", "t2", "t3") for n, each in enumerate((event, done))]
+    await _append(ledger, stream, StreamKind.SESSION, *new)
+
+    async def keys(turns: list[str], *types: str) -> list[str]:
+        return [found.key for found in await ledger.read(lambda tx: tx.events.read_turns(stream, turns, types=types))]
+
+    assert await keys(["t3", "t1"], "tool.started", "agent.output") == ["t10", "t11", "t30", "t31"]
+    assert await keys(["t2", "none"], "agent.output") == ["t21"]
+    assert await keys([], "agent.output") == []
+    with pytest.raises(InvalidInput, match="too many"):
+        await keys([f"t{n}" for n in range(201)], "agent.output")
 
 
 async def test_an_event_of_another_kind_is_refused(ledger: Ledger) -> None:
