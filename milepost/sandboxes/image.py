@@ -87,6 +87,9 @@ class ImageStore(Protocol):
     async def import_image(self, tag: str, archive: Path, changes: list[str]) -> str:
         """Import a tar as an image of one layer; returns its id."""
 
+    async def discard_image(self, image_id: str) -> None:
+        """Remove an image unless something uses it; one that is not there is fine."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
@@ -303,6 +306,8 @@ async def build(
         size = await asyncio.to_thread(write_root, found.packages, archive)
         say(f"importing {size // 1_000_000} MB as {tag}")
         image_id = await store.import_image(tag, archive, changes(found.digest))
+    if present is not None and str(present["Id"]) != image_id:
+        await store.discard_image(str(present["Id"]))
     say(f"{tag} is ready")
     return ImageInfo(tag, image_id, found.digest, True, len(found.packages), size, found.missing)
 

@@ -302,6 +302,21 @@ def test_a_bridge_needs_refusing_routes() -> None:
     assert selfcheck.problems(closed, "bridge") == []
 
 
+def test_the_filter_allows_work_and_nothing_that_only_an_attack_needs() -> None:
+    path = Path(bundle.__file__).parent / "podman" / "seccomp.json"
+    profile = json.loads(path.read_text(encoding="utf-8"))
+    assert (profile["defaultAction"], profile["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", 38)
+    free, bound = set[str](), set[str]()
+    for rule in profile["syscalls"]:
+        if rule["action"] == "SCMP_ACT_ALLOW":
+            (bound if rule.get("args") else free).update(rule["names"])
+    assert {"read", "write", "execve", "vfork", "futex", "mmap", "connect", "statx", "memfd_create", "ptrace"} <= free
+    never = "unshare setns mount pivot_root bpf keyctl userfaultfd perf_event_open open_by_handle_at move_mount"
+    assert not (free | bound) & {*never.split(), "clone3", "openat2", "io_uring_setup", "fchmodat2", "init_module"}
+    assert {"clone", "socket", "chmod", "fchmod", "openat", "mknodat"} <= bound
+    assert not free & bound
+
+
 # --- the host -----------------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,9 @@ async def test_the_container_is_closed(sandbox: OpenSandbox, workspace: Path) ->
     values = dict(line.split(":\t") for line in status.splitlines())
     assert {values[name] for name in values if name.startswith("Cap")} == {"0" * 16}
     assert (values["NoNewPrivs"], values["Seccomp"]) == ("1", "2")
-    assert "0" not in (await sh(box, "awk '{print $2}' /proc/self/uid_map")).split(), "root of the host is mapped in"
+    if os.getuid() == 0:
+        outer = (await sh(box, "awk '{print $2}' /proc/self/uid_map")).split()
+        assert "0" not in outer, "root of the host is mapped in"
     assert (await sh(box, "id -u; id -g")).split() == ["1000", "1000"]
 
     for path in ("/x", "/usr/x", "/etc/x", "/proc/sys/kernel/x"):
@@ -260,6 +262,7 @@ async def test_a_missing_image_names_the_command_that_builds_it(podman_root: Pat
 
 async def test_an_image_that_is_up_to_date_is_not_built_again(podman: PodmanProvider) -> None:
     lines: list[str] = []
+    await podman.build_image()
     info = await podman.build_image(lines.append)
     assert not info.built
     assert "up to date" in lines[-1]

@@ -92,6 +92,11 @@ class PodmanApi:
         found = await self.call("POST", "/images/import", content=_pieces(archive), params=params, seconds=300)
         return str(found["Id"]).removeprefix("sha256:")
 
+    async def discard_image(self, image_id: str) -> None:
+        """Remove an image; one that a container uses, or that does not exist, is left as it is."""
+        with contextlib.suppress(PodmanError):
+            await self.call("DELETE", f"/images/{image_id}")
+
     async def container(self, name: str) -> dict[str, Any] | None:
         return await self._found("GET", f"/containers/{name}/json")
 
