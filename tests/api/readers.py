@@ -32,11 +32,12 @@ async def ws_texts(stack: Stack, session: str, after: str = "0", **query: str) -
 
 
 async def sse_events(
-    client: httpx.AsyncClient, session: str, headers: dict[str, str] | None = None, **query: str
+    client: httpx.AsyncClient, session: str, last_event_id: str | None = None, **query: str
 ) -> AsyncGenerator[tuple[str, str, str], None]:
     """(id, event, data) of every event with data; comments as ("", "", comment)."""
     path = f"/api/v1/sessions/{session}/events"
-    async with client.stream("GET", path, params=query, headers=headers or {}) as response:
+    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+    async with client.stream("GET", path, params=query, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
         event: dict[str, str] = {}
@@ -55,7 +56,7 @@ async def sse_events(
 async def sse_texts(stack: Stack, session: str, **query: str) -> list[str]:
     """The data of all events until the server ends the stream; ids and names must agree with it."""
     texts = []
-    async for id_, name, data in sse_events(stack.client, session, **query):
+    async for id_, name, data in sse_events(stack.client, session, None, **query):
         frame = json.loads(data)
         assert (id_, name) == (frame["cursor"], frame["type"])
         texts.append(data)

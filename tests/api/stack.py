@@ -158,8 +158,17 @@ class Work:
         return effect.attempt
 
     async def say(self, spec: EffectSpec, attempt: int, offset: int, text: str, channel: str = "text") -> None:
-        delta = Delta(self.turn_id, AGENT, spec.effect_id, attempt, channel, offset, text)
-        await self.ledger.write(lambda tx: tx.deltas.add(self.session_id, [delta], self.at))
+        await self.say_pieces(spec, attempt, offset, [text], channel)
+
+    async def say_pieces(
+        self, spec: EffectSpec, attempt: int, offset: int, texts: list[str], channel: str = "text"
+    ) -> None:
+        """Several pieces, one after the other, in one transaction."""
+        deltas = []
+        for text in texts:
+            deltas.append(Delta(self.turn_id, AGENT, spec.effect_id, attempt, channel, offset, text))
+            offset += len(text)
+        await self.ledger.write(lambda tx: tx.deltas.add(self.session_id, deltas, self.at))
 
     async def retry_call(self, spec: EffectSpec, attempt: int) -> None:
         """Record that an attempt failed and will be made again."""
@@ -227,7 +236,7 @@ class Work:
         await self.ledger.write(body)
 
 
-def validate_route(provider: str, model: str) -> None:
+def validate_route(provider: str, model: str, script: str | None = None) -> None:
     if provider != "scripted":
         raise ProviderUnknown(f"There is no provider '{provider}'.", field="provider", fix="Known: scripted.")
 

@@ -6,12 +6,14 @@ import json
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin
 
 from tests.api.stack import TOKEN, Stack, running_stack
 
@@ -105,7 +107,7 @@ async def test_hosts(served: Stack, anyone: httpx.AsyncClient, host: str, allowe
     if not host:
         return
     url = f"ws://{host}/api/v1/ws?session=ses_none"
-    where = {"host": "127.0.0.1", "port": served.server.port}
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": served.server.port}
     try:
         async with connect(url, additional_headers=BEARER, **where) as socket:
             assert json.loads(await socket.recv())["data"]["code"] == "session_not_found"
@@ -141,7 +143,9 @@ async def test_origins(served: Stack, anyone: httpx.AsyncClient, origin: str, al
         if not allowed:
             assert (response.status_code, response.json()["code"]) == (403, "origin_not_allowed")
     try:
-        async with connect(f"{served.ws_url}?session=ses_none", additional_headers=BEARER, origin=origin) as socket:
+        async with connect(
+            f"{served.ws_url}?session=ses_none", additional_headers=BEARER, origin=Origin(origin)
+        ) as socket:
             assert json.loads(await socket.recv())["data"]["code"] == "session_not_found"
         opened = True
     except InvalidStatus as error:
@@ -151,8 +155,8 @@ async def test_origins(served: Stack, anyone: httpx.AsyncClient, origin: str, al
     assert opened is allowed
 
 
-async def _close_code(url: str, **options: object) -> int | None:
-    async with connect(url, **options) as socket:  # type: ignore[arg-type]
+async def _close_code(url: str, **options: Any) -> int | None:
+    async with connect(url, **options) as socket:
         try:
             while True:
                 await socket.recv()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +165,7 @@ async def test_twenty_lost_connections_change_nothing(stack: Stack) -> None:
 
     async def over_sse() -> bool:
         # Another `after` in the address, as a browser sends it: the header wins.
-        headers = {"Last-Event-ID": transcript.cursor}
-        async with aclosing(sse_events(stack.client, session, headers, after="0")) as events:
+        async with aclosing(sse_events(stack.client, session, transcript.cursor, after="0")) as events:
             return await one_connection(data async for _, _, data in events)
 
     writing = asyncio.create_task(story(work, pause, calls=6))
@@ -191,13 +190,13 @@ async def test_a_late_reader_gets_the_text_from_its_beginning(stack: Stack) -> N
     await work.say(first, attempt, 0, "old")
     await work.finish_call(first, attempt, "old")
     spec, attempt = await work.start_call()
-    for n in range(1200):
-        await work.say(spec, attempt, n, chr(97 + n % 26))
+    pieces = [chr(97 + n % 26) for n in range(1200)]
+    await work.say_pieces(spec, attempt, 0, pieces)
     transcript = Transcript()
     async with socket(stack, session) as connection:
         while len(transcript.texts.get(spec.effect_id, "")) < 1200:
             transcript.apply(await _next(connection))
-    assert transcript.texts == {spec.effect_id: "".join(chr(97 + n % 26) for n in range(1200))}
+    assert transcript.texts == {spec.effect_id: "".join(pieces)}
     assert transcript.final == {first.effect_id: "old"}
 
 
@@ -359,18 +358,14 @@ async def test_idle_readers_are_kept_alive(stack: Stack, monkeypatch: pytest.Mon
 
 async def test_idle_readers_ask_the_ledger_nothing(stack: Stack) -> None:
     session = await stack.open_session()
-    async with asyncio.TaskGroup() as group:
-        connections = [socket(stack, session) for _ in range(20)]
-        opened = [await group.create_task(connection.__aenter__()) for connection in connections]
-        for connection in opened:
-            await _caught_up(connection, 1)
+    async with AsyncExitStack() as connections:
+        for _ in range(20):
+            await _caught_up(await connections.enter_async_context(socket(stack, session)), 1)
         await asyncio.sleep(0.1)
         before = stack.ledger.reads
         await asyncio.sleep(1.0)
         assert stack.ledger.reads == before
         assert stack.app.state.live_readers.count == 20
-        for connection in connections:
-            await connection.__aexit__(None, None, None)
     await _until(lambda: stack.app.state.live_readers.count == 0)
 
 
