@@ -116,6 +116,8 @@ class PodmanService:
                 stdout=output,
                 stderr=output,
                 env=self.environment(),
+                # The container monitor writes a file "oom" where it runs when a container meets its memory limit.
+                cwd=self._data_root,
                 start_new_session=True,
             )
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
