@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    "tests.support.reports",
     "tests.support.databases",
     "tests.support.podman",
     "tests.support.model_server",
