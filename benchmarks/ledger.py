@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import sqlite3
 import statistics
@@ -147,10 +146,8 @@ async def _measure(arguments: argparse.Namespace, folder: Path) -> list[Row]:
         binaries = find_binaries()
         if binaries is None:
             return rows
-        with contextlib.ExitStack() as stack:
-            server = await asyncio.to_thread(stack.enter_context, running_server(binaries, arguments.folder))
-            name = await asyncio.to_thread(server.create_database)
-            return [*rows, *await _postgres(server.url(name), arguments.appends)]
+        with running_server(binaries, arguments.folder) as server:
+            return [*rows, *await _postgres(server.url(server.create_database()), arguments.appends)]
 
 
 def _table(rows: list[Row]) -> str:

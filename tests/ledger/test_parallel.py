@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from milepost.domain.effects import EffectState
 from milepost.domain.events import RunStarted, StreamKind
 from milepost.domain.turns import TurnState
@@ -16,6 +18,7 @@ TOTAL = 10_000
 HOT = 4_000
 
 
+@pytest.mark.timeout(300)  # a machine that is busy otherwise
 async def test_ten_thousand_parallel_appends(ledger: Ledger) -> None:
     """To one stream and to many: nothing is lost or doubled, numbers have no gap, chains hold."""
 

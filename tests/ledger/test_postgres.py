@@ -200,7 +200,7 @@ async def test_a_stopped_server_is_unavailable_and_a_restarted_one_is_used(postg
         with pytest.raises(StorageUnavailable):
             await schema_state(url)
     finally:
-        await asyncio.to_thread(postgres_server.start)
+        postgres_server.start()
     assert await ledger.write(lambda tx: _append(tx, "k1")) == [2]
     assert await _keys(ledger) == ["k0", "k1"]
     await ledger.close()

@@ -72,7 +72,7 @@ class PostgresServer:
             raise RuntimeError(f"{name}: {done.stderr.decode(errors='replace')[-2000:]}")
 
     def start(self) -> None:
-        """Start and wait until it answers."""
+        """Start and wait until it answers. The calling thread must live as long as the server."""
         log = (self.folder / "log").open("ab")
         settings = {
             "listen_addresses": "127.0.0.1",
@@ -83,7 +83,9 @@ class PostgresServer:
             "deadlock_timeout": "200ms",
         }
         flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        command = [*self._prefix, str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *flags]
+        # A test run that is killed takes its server with it: the server crashes when the starting thread ends.
+        prefix = [*(self._prefix or ["setpriv"]), "--pdeathsig", "QUIT"] if shutil.which("setpriv") else []
+        command = [*prefix, str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *flags]
         self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
         log.close()
         deadline = time.monotonic() + START_SECONDS
