@@ -94,11 +94,19 @@ def died_at(point: Point, found: Evidence) -> None:
             raise AssertionError(point)
 
 
-def check(found: Evidence, undisturbed: Evidence, *, lost_model_calls: int) -> None:
-    """Assert that the run is as good as the undisturbed one; the message names everything that is not.
+def was_resumed(point: Point, found: Evidence) -> None:
+    """Assert that what was under way when the process died was taken up again, not found ended."""
+    under_way = point.when is When.INSIDE or (point.step, point.when) in _UNDER_WAY
+    if under_way:
+        position = plan.BASH if point.step == "tool" else point.position
+        assert found.effects[position].attempt >= 2
 
-    `lost_model_calls` is how many model calls a killed process took with it.
-    """
+
+_UNDER_WAY = (("enter", When.AFTER), ("settle", When.BEFORE))
+
+
+def check(found: Evidence, undisturbed: Evidence) -> None:
+    """Assert that the run is as good as the undisturbed one; the message names everything that is not."""
     faults = [*_record_faults(found), *_world_faults(found, undisturbed)]
     if found.answered != undisturbed.answered:
         faults.append(f"model calls answered in rounds {found.answered}, not {undisturbed.answered}")
@@ -106,11 +114,7 @@ def check(found: Evidence, undisturbed: Evidence, *, lost_model_calls: int) -> N
         faults.append(f"tool calls finished: {found.finished}, not {undisturbed.finished}")
     entry, expected = comparable(found.entry), comparable(undisturbed.entry)
     faults += [f"history {place}: {value}" for place, value in _differences(entry, expected)]
-    retries = sum(agent.retries for agent in found.entry.agents)
-    if retries != lost_model_calls:
-        faults.append(f"{retries} retried model calls, not {lost_model_calls}")
-    if found.turn.usage.complete is not (lost_model_calls == 0):
-        faults.append(f"usage complete: {found.turn.usage.complete}")
+    faults += _charge_faults(found)
     assert not faults, "\n".join(faults)
 
 
@@ -145,6 +149,17 @@ def _world_faults(found: Evidence, undisturbed: Evidence) -> list[str]:
         faults.append(f"journal: {dict(counts)}, not each call once")
     if found.files != undisturbed.files:
         faults.append(f"files: {found.files}, not {undisturbed.files}")
+    return faults
+
+
+def _charge_faults(found: Evidence) -> list[str]:
+    """Every lost model call is told once, and makes the usage a known subtotal."""
+    lost = sum(effect.attempt - 1 for position, effect in found.effects.items() if position.startswith("model."))
+    retries = sum(agent.retries for agent in found.entry.agents)
+    faults = [] if retries == lost else [f"{retries} model calls told to be retried, not {lost}"]
+    complete = [found.turn.usage.complete, *(agent.usage.complete for agent in found.entry.agents)]
+    if any(told is not (lost == 0) for told in complete):
+        faults.append(f"usage told to be complete: {complete}, with {lost} model calls lost")
     return faults
 
 

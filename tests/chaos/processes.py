@@ -45,7 +45,15 @@ class WorkerProcess:
         return self._log.read_text(errors="replace")[-2000:] if self._log.exists() else "it said nothing"
 
     async def _ended(self, seconds: float) -> int | None:
-        await asyncio.to_thread(self._process.join, seconds)
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._process.sentinel, ended.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await ended.wait()
+        except TimeoutError:
+            return None
+        finally:
+            loop.remove_reader(self._process.sentinel)
         return self._process.exitcode
 
     async def kill(self) -> None:

@@ -8,17 +8,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from temporalio.client import Client
+
 from milepost.bootstrap.system import SystemClock, UuidIds
-from milepost.domain.turns import TurnState
+from milepost.domain.turns import Turn
 from milepost.ports.ledger import Ledger
+from milepost.ports.workflows import WorkflowState
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.services.contents import Contents
 from milepost.services.sessions import OpenSession, SessionService
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
+from milepost.temporal.starter import TemporalStarter
 from tests.chaos import turn as plan
-from tests.chaos.evidence import Evidence, died_at, gather
-from tests.chaos.points import Point, When
+from tests.chaos.evidence import Evidence, died_at, gather, was_resumed
+from tests.chaos.points import Point
 from tests.chaos.processes import WorkerProcess, running
 from tests.chaos.worker import AGENTS, Orders, open_gateway
 
@@ -35,16 +39,8 @@ class Scenario:
     fencing: bool = True
 
     def __str__(self) -> str:
-        return f"{self.point}{' (outlives the worker)' if self.outlives else ''}"
-
-    @property
-    def lost_model_calls(self) -> int:
-        """Model calls that the death takes along: dispatched, and not settled."""
-        if self.point.step == "model":
-            return 1
-        of_model = self.point.position.startswith("model.")
-        dispatched = (self.point.step, self.point.when) in (("enter", When.AFTER), ("settle", When.BEFORE))
-        return int(of_model and dispatched)
+        more = [" that outlives the worker"] * self.outlives + [" without fencing"] * (not self.fencing)
+        return "".join([str(self.point), *more])
 
 
 @dataclass(frozen=True)
@@ -52,21 +48,26 @@ class World:
     """Everything one turn has to itself. `orders` lack the point."""
 
     ledger: Ledger
-    turn_id: str
+    starter: TemporalStarter
+    turn: Turn
     workspace: Path
     orders: Orders
 
     async def evidence(self) -> Evidence:
-        return await gather(self.ledger, self.turn_id, self.workspace)
+        return await gather(self.ledger, self.turn.turn_id, self.workspace)
 
     async def completed(self, worker: WorkerProcess) -> None:
-        """Wait for the turn's terminal state."""
+        """Wait until the turn has ended by itself: its workflow in Temporal, which is the last to end."""
+        state = WorkflowState.RUNNING
         try:
             async with asyncio.timeout(COMPLETE_SECONDS):
-                while (await self.ledger.read(lambda tx: tx.turns.get(self.turn_id))).state is TurnState.RUNNING:
+                # A turn that Temporal has not heard of yet is still to come.
+                while state in (WorkflowState.RUNNING, WorkflowState.NOT_FOUND):
                     await asyncio.sleep(LOOK_SECONDS)
+                    state = await self.starter.state(self.turn.workflow_id)
         except TimeoutError:
             raise AssertionError(f"the turn did not end by itself.\n{worker.words()}") from None
+        assert state is WorkflowState.COMPLETED, f"the workflow is {state}.\n{worker.words()}"
 
     async def taken_over(self, position: str) -> None:
         """Wait until a second attempt of an effect has begun."""
@@ -76,7 +77,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, url: str, podman_root: Path, temporal: str, *, gate: bool) -> AsyncIterator[World]:
+async def world(folder: Path, url: str, podman_root: Path, client: Client, *, gate: bool) -> AsyncIterator[World]:
     """A begun turn on a fresh ledger; nothing of it is left at the end, but files."""
     workspace, blobs = folder / "workspace", folder / "blobs"
     plan.prepare(workspace, gate=gate)
@@ -91,8 +92,9 @@ async def world(folder: Path, url: str, podman_root: Path, temporal: str, *, gat
         turns = TurnService(ledger, Contents(FileBlobStore(blobs)), clock, ids, AGENTS, gateway.validate)
         session = await sessions.open(OpenSession(str(workspace)))
         begun = await turns.begin(BeginTurn(session.session_id, plan.REQUEST, script=plan.script()))
-        orders = Orders(url, str(blobs), str(podman_root), temporal, str(folder / "worker.log"))
-        yield World(ledger, begun.turn.turn_id, workspace, orders)
+        target = client.service_client.config.target_host
+        orders = Orders(url, str(blobs), str(podman_root), target, str(folder / "worker.log"))
+        yield World(ledger, TemporalStarter(client, ledger.instance_id), begun.turn, workspace, orders)
     finally:
         for found in await sandboxes.owned():
             await sandboxes.remove(found.session_id)
@@ -102,17 +104,21 @@ async def world(folder: Path, url: str, podman_root: Path, temporal: str, *, gat
         await notifier.close()
 
 
-async def undisturbed(world: World) -> Evidence:
+async def undisturbed(world: World, acting: asyncio.Semaphore) -> Evidence:
     """Run the turn with one worker that nothing happens to."""
-    async with running(world.orders) as worker:
+    async with acting, running(world.orders) as worker:
         await world.completed(worker)
         await worker.leave()
     return await world.evidence()
 
 
-async def killed(scenario: Scenario, world: World) -> Evidence:
-    """Let the first worker die at the point, and a second one finish the turn. Asserts where the first one died."""
-    async with running(replace(world.orders, point=scenario.point)) as first:
+async def killed(scenario: Scenario, world: World, acting: asyncio.Semaphore) -> Evidence:
+    """Let the first worker die at the point, and a second one finish the turn.
+
+    Asserts that the first one died there, and that the second one took up what was under way. `acting` bounds how many
+    first workers run at a time; second ones wait most of their time for Temporal to notice the death.
+    """
+    async with acting, running(replace(world.orders, point=scenario.point)) as first:
         await first.died()
     died_at(scenario.point, await world.evidence())
     async with running(replace(world.orders, fencing=scenario.fencing)) as second:
@@ -121,4 +127,7 @@ async def killed(scenario: Scenario, world: World) -> Evidence:
             plan.open_gate(world.workspace)
         await world.completed(second)
         await second.leave()
-    return await world.evidence()
+    found = await world.evidence()
+    if scenario.fencing:
+        was_resumed(scenario.point, found)
+    return found

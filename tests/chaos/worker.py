@@ -16,8 +16,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
-import activities.tools
 from milepost.bootstrap.system import SystemClock, worker_name
 from milepost.domain.agents import AgentConfig
 from milepost.domain.providers import ScriptedProvider
@@ -77,7 +77,7 @@ def run(orders: Orders) -> NoReturn:
     for stream in (1, 2):
         os.dup2(log, stream)
     if not orders.fencing:
-        activities.tools.effect_id = lambda *_: secrets.token_hex(32)
+        mock.patch("activities.tools.effect_id", lambda *_: secrets.token_hex(32)).start()
     try:
         asyncio.run(_serve(orders))
     except BaseException as error:
