@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -200,6 +201,19 @@ async def test_a_body_over_the_limit_is_not_parsed(served: Stack, session: str) 
         headers={"Content-Type": "application/json"},
     )
     _check(fine, 422, "invalid_input", "txt")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_announced_body_over_the_limit_is_not_waited_for(served: Stack, session: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+    head = (
+        f"POST {session}/turns HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 8388609\r\n\r\n"
+    )
+    writer.write(head.encode())
+    async with asyncio.timeout(20):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    writer.close()
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -367,6 +367,8 @@ async def test_idle_readers_ask_the_ledger_nothing(stack: Stack) -> None:
         assert stack.ledger.reads == before
         assert stack.app.state.live_readers.count == 20
     await _until(lambda: stack.app.state.live_readers.count == 0)
+    # Nobody is woken for readers that have left.
+    await _until(lambda: not stack.notifier._subscriptions)
 
 
 async def test_too_many_readers_are_told_so(sqlite_url: str, tmp_path: Path) -> None:
