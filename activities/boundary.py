@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from milepost.contracts.activities import boundary_text
 from milepost.domain.errors import MilepostError, ModelError
@@ -27,5 +27,10 @@ def application_error(error: MilepostError) -> ApplicationError:
     if isinstance(error, ModelError) and error.retry_after is not None:
         delay = timedelta(seconds=error.retry_after)
     return ApplicationError(
-        boundary_text(str(error)), type=error.code, non_retryable=not error.retryable, next_retry_delay=delay
+        boundary_text(str(error)),
+        type=error.code,
+        non_retryable=not error.retryable,
+        next_retry_delay=delay,
+        # The ledger records it and a person is told in one sentence; a traceback in their terminal helps nobody.
+        category=ApplicationErrorCategory.BENIGN,
     )
