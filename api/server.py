@@ -21,6 +21,8 @@ MAX_CLIENT_MESSAGE_BYTES = 64 * 1024
 """Clients of live streams have nothing to say."""
 MAX_HEADER_BYTES = 64 * 1024
 BACKLOG = 512
+MAX_CONNECTIONS = 2000
+"""Further ones get a plain 503."""
 START_SECONDS = 30.0
 LAST_SECONDS = 2.0
 
@@ -128,6 +130,7 @@ class ApiServer:
             http=http_protocol(self._write_seconds),
             ws=websocket_protocol(self._write_seconds),
             ws_max_size=MAX_CLIENT_MESSAGE_BYTES,
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -137,6 +140,7 @@ class ApiServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             backlog=BACKLOG,
+            limit_concurrency=MAX_CONNECTIONS,
         )
         # uvicorn tells each WebSocket at this level; its errors and warnings stay.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

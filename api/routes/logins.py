@@ -11,11 +11,14 @@ from api.dependencies import AppAccess
 from api.documentation import problems
 from api.problems import refusal_response
 from api.schemas.instance import Login
+from milepost.observability.logging import get_logger
 from milepost.security.access import Refusal
 from milepost.security.guard import call_of
 from milepost.security.logins import LOGIN_SECONDS
 
 router = APIRouter(prefix="/api/v1", tags=["logins"])
+
+_log = get_logger(__name__)
 
 
 def cookie_name(instance_id: str) -> str:
@@ -32,8 +35,10 @@ def cookie_name(instance_id: str) -> str:
 )
 async def login(body: Login, request: Request, access: AppAccess) -> Response:
     """Exchanges the token for an HttpOnly cookie with a random id, valid for a week from its last use."""
-    outcome = access.log_in(body.token, call_of(request.scope).client)
+    client = call_of(request.scope).client
+    outcome = access.log_in(body.token, client)
     if isinstance(outcome, Refusal):
+        _log.warning("login.refused", client=client, code=outcome.code)
         return refusal_response(outcome)
     response = Response(status_code=204)
     response.set_cookie(

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import structlog
+from starlette.exceptions import HTTPException
 
+from api.limits import BodyLimit
 from tests.api.stack import TOKEN, Stack, running_stack
 
 EFFECT = "a" * 64
@@ -234,3 +236,18 @@ async def test_a_fault_is_told_without_internals(served: Stack, session: str, mo
     assert problem["error_id"] == entry["error_id"]
     assert problem["error_id"] in problem["fix"]
     assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for_for_ever() -> None:
+    async def app(_: Any, receive: Any, __: Any) -> None:
+        await receive()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(_: Any) -> None:
+        raise AssertionError("nothing is sent before the application says so")
+
+    with pytest.raises(HTTPException) as caught:
+        await BodyLimit(app, seconds=0.05)({"type": "http", "headers": []}, receive, send)
+    assert caught.value.status_code == 408
