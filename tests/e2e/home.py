@@ -52,21 +52,27 @@ class Home:
     def __post_init__(self) -> None:
         self.data = self.root / "home"
         self.work = self.root / "work"
+        self._stderr = self.root / "stderr"
         self.work.mkdir()
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
         """Start `milepost` in a process group of its own, as a terminal does."""
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        return subprocess.Popen(
-            [str(Path(sysconfig.get_path("scripts")) / "milepost"), *map(str, arguments)],
-            cwd=self.work,
-            env={**environment, "MILEPOST_HOME": str(self.data)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with self._stderr.open("wb") as stderr:
+            return subprocess.Popen(
+                [str(Path(sysconfig.get_path("scripts")) / "milepost"), *map(str, arguments)],
+                cwd=self.work,
+                env={**environment, "MILEPOST_HOME": str(self.data)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+
+    def progress(self) -> str:
+        """What the command at hand has written to standard error."""
+        return self._stderr.read_text("utf-8", "replace")
 
     def run(self, *arguments: str | Path, seconds: float = COMMAND_SECONDS) -> Finished:
         """Run `milepost` to its end."""
@@ -84,12 +90,12 @@ class Home:
 
     def _end(self, process: subprocess.Popen[str], seconds: float) -> Finished:
         try:
-            stdout, stderr = process.communicate(timeout=seconds)
+            stdout, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            stdout, stderr = process.communicate()
-            raise AssertionError(f"did not end within {seconds} s\n{stdout[-2000:]}\n{stderr[-4000:]}") from None
-        return Finished(process.returncode, stdout, stderr)
+            stdout, _ = process.communicate()
+            raise AssertionError(f"no end within {seconds} s\n{stdout[-2000:]}\n{self.progress()[-4000:]}") from None
+        return Finished(process.returncode, stdout, self.progress())
 
     def turn(self, request: str, workspace: Path, *more: str | Path, code: int = 0) -> Json:
         """`milepost run --json`: the document of the turn. It must end with `code`."""

@@ -28,7 +28,7 @@ from milepost.temporal.dev_server import executable
 from tests.histories.bounds import event_sizes
 from tests.histories.doubles import Script, answer, planned, serving, start
 
-SUGGESTED_AT = 40
+SUGGESTED_AT = 30
 """Events of one run after which the server of these tests suggests to go on in a new one."""
 
 
@@ -48,17 +48,17 @@ async def forgetful() -> AsyncIterator[Client]:
 
 
 async def test_a_long_turn_is_prepared_and_finished_once_over_several_runs(forgetful: Client) -> None:
-    script = Script(rounds=20)
+    script = Script(rounds=12)
     async with serving(forgetful, script, "turns"):
         handle = await start(forgetful, "turns")
         async with asyncio.timeout(60):
             result = await handle.result()
     assert script.ended() == (TurnState.COMPLETED, None)
-    assert result.rounds == 20
+    assert result.rounds == 12
     assert script.begun("prepare") == script.begun("finish") == 1
     models = [entry for entry in script.journal if entry.startswith("model")]
-    assert models == [f"model {round_}" for round_ in range(1, 21)]
-    assert script.begun("tool") == 19
+    assert models == [f"model {round_}" for round_ in range(1, 13)]
+    assert script.begun("tool") == 11
     assert script.claims == {handle.first_execution_run_id}, "every run works under the claim of the first"
     runs = [run async for run in forgetful.list_workflows(f'WorkflowId = "{handle.id}"')]
     assert len(runs) > 2
@@ -71,7 +71,7 @@ async def test_a_long_turn_is_prepared_and_finished_once_over_several_runs(forge
 async def test_the_loop_guard_counts_across_runs(forgetful: Client) -> None:
     async def model(params: CallModelParams) -> CallModelResult:
         # Circles begin shortly before the first run ends.
-        return answer(planned(0, digest="same" if params.round >= 4 else str(params.round)), text=str(params.round))
+        return answer(planned(0, digest="same" if params.round >= 3 else str(params.round)), text=str(params.round))
 
     async def tool(params: RunToolParams) -> RunToolResult:
         return RunToolResult("effect", EffectState.SUCCEEDED, "same", is_error=False)
@@ -82,7 +82,7 @@ async def test_the_loop_guard_counts_across_runs(forgetful: Client) -> None:
         async with asyncio.timeout(60):
             await handle.result()
     assert script.ended() == (TurnState.FAILED, "loop_guard")
-    assert script.begun("model") == 6
+    assert script.begun("model") == 5
     runs = [run async for run in forgetful.list_workflows(f'WorkflowId = "{handle.id}"')]
     assert len(runs) == 2
 
@@ -91,7 +91,7 @@ async def test_a_cancellation_reaches_the_run_that_goes_on(forgetful: Client) ->
     reached = asyncio.Event()
 
     async def model(params: CallModelParams) -> CallModelResult:
-        if params.round == 8:
+        if params.round == 5:
             reached.set()
             await asyncio.sleep(0.2)
         return answer(planned(0, digest=str(params.round)))
@@ -104,7 +104,7 @@ async def test_a_cancellation_reaches_the_run_that_goes_on(forgetful: Client) ->
             await forgetful.get_workflow_handle(handle.id).cancel()
             await handle.result()
     assert script.ended() == (TurnState.STOPPED, None)
-    assert script.begun("model") == 8
+    assert script.begun("model") == 5
 
 
 @pytest.mark.parametrize("agents", [1, 64])

@@ -163,12 +163,12 @@ async def test_a_tool_whose_worker_is_lost_again_and_again_fails_the_turn(time_s
 
 async def test_ledger_work_is_retried_until_the_ledger_answers(time_skipping: Client) -> None:
     async def plan(_: PrepareParams) -> PrepareResult:
-        if script.begun("prepare") < 4:
+        if script.begun("prepare") < 3:
             raise application_error(StorageUnavailable("the database is restarting"))
         return script.prepared()
 
     async def finish(_: object) -> None:
-        if script.begun("finish") < 4:
+        if script.begun("finish") < 3:
             raise application_error(StorageUnavailable("the database is restarting"))
 
     script = Script(plan=plan, finish=finish)
