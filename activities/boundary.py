@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError
 
 from milepost.contracts.activities import boundary_text
 from milepost.domain.errors import MilepostError, ModelError
@@ -14,11 +14,19 @@ from milepost.domain.errors import MilepostError, ModelError
 
 @contextmanager
 def boundary() -> Iterator[None]:
-    """Turn a MilepostError into an ApplicationError that Temporal retries only if the error says so."""
+    """Turn a MilepostError into an ApplicationError that Temporal retries only if the error says so.
+
+    An error that nobody foresaw gets the code `internal` and is retried.
+    """
     try:
         yield
     except MilepostError as error:
         raise application_error(error) from error
+    except FailureError:
+        raise
+    except Exception as error:
+        text = boundary_text(f"{type(error).__name__}: {error}")
+        raise ApplicationError(text, type=MilepostError.code) from error
 
 
 def application_error(error: MilepostError) -> ApplicationError:

@@ -24,7 +24,7 @@ from milepost.contracts.activities import (
     tool_label,
 )
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
-from milepost.domain.errors import MilepostError, ModelError, ModelIncomplete, PayloadTooLarge
+from milepost.domain.errors import MilepostError, ModelError, ModelFault, ModelIncomplete, PayloadTooLarge
 from milepost.domain.events import ModelCalled, ModelFailed, ModelRetried
 from milepost.domain.messages import (
     AssistantMessage,
@@ -143,6 +143,10 @@ class ModelActivities:
                 return await self._failed(call, attempt, deltas, error)
             except MilepostError as error:
                 return await self._settle_failed(call, attempt, deltas, error)
+            except Exception as error:
+                fault = ModelFault(f"{type(error).__name__}: {error}")
+                fault.__cause__ = error
+                return await self._failed(call, attempt, deltas, fault)
         result = await asyncio.shield(self._answered(call, attempt, completed))
         if cancel_requested():
             raise asyncio.CancelledError

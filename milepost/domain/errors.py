@@ -312,6 +312,13 @@ class ModelAnswerTooLarge(ModelError):
     kind = ErrorKind.TOO_LARGE
 
 
+class ModelFault(ModelError):
+    """The call failed in a way nobody foresaw: a fault of Milepost or of a library it stands on."""
+
+    code = "model_fault"
+    retryable = True
+
+
 class ScriptExhausted(ModelError):
     """The scripted provider was called more often than its script has responses."""
 

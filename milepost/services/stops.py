@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from milepost.domain.errors import StorageUnavailable
 from milepost.ports.ledger import Ledger
 from milepost.ports.notifier import Notifier, Subscription, stop_topic
 
@@ -41,9 +44,16 @@ class StopSignal:
         self._known = True
 
     async def wait(self) -> None:
-        """Return once the turn is asked to stop, or has ended. Raises StorageUnavailable."""
+        """Return once the turn is asked to stop, or has ended.
+
+        A ledger that does not answer is asked again: the work at hand goes on, and its own end will tell.
+        """
         while not self._known:
             await self._subscription.wait(POLL_SECONDS)
-            turn = await self._ledger.read(lambda tx: tx.turns.get(self._turn_id))
+            try:
+                turn = await self._ledger.read(lambda tx: tx.turns.get(self._turn_id))
+            except StorageUnavailable:
+                await asyncio.sleep(POLL_SECONDS)
+                continue
             if turn.stop_requested_at is not None or turn.state.terminal:
                 return
