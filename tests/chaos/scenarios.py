@@ -8,18 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 from milepost.bootstrap.system import SystemClock, UuidIds
-from milepost.domain.turns import Turn
+from milepost.domain.turns import Turn, TurnState
 from milepost.ports.ledger import Ledger
-from milepost.ports.workflows import WorkflowState
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.services.contents import Contents
 from milepost.services.sessions import OpenSession, SessionService
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
-from milepost.temporal.starter import TemporalStarter
 from tests.chaos import turn as plan
 from tests.chaos.evidence import Evidence, died_at, gather, was_resumed
 from tests.chaos.points import Point
@@ -27,7 +25,7 @@ from tests.chaos.processes import WorkerProcess, running
 from tests.chaos.worker import AGENTS, Orders, open_gateway
 
 COMPLETE_SECONDS = 120.0
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class World:
     """Everything one turn has to itself. `orders` lack the point."""
 
     ledger: Ledger
-    starter: TemporalStarter
+    client: Client
     turn: Turn
     workspace: Path
     orders: Orders
@@ -57,17 +55,14 @@ class World:
         return await gather(self.ledger, self.turn.turn_id, self.workspace)
 
     async def completed(self, worker: WorkerProcess) -> None:
-        """Wait until the turn has ended by itself: its workflow in Temporal, which is the last to end."""
-        state = WorkflowState.RUNNING
+        """Wait until the turn has ended by itself, and then its workflow, which is the last to end."""
         try:
             async with asyncio.timeout(COMPLETE_SECONDS):
-                # A turn that Temporal has not heard of yet is still to come.
-                while state in (WorkflowState.RUNNING, WorkflowState.NOT_FOUND):
+                while (await self.ledger.read(lambda tx: tx.turns.get(self.turn.turn_id))).state is TurnState.RUNNING:
                     await asyncio.sleep(LOOK_SECONDS)
-                    state = await self.starter.state(self.turn.workflow_id)
-        except TimeoutError:
-            raise AssertionError(f"the turn did not end by itself.\n{worker.words()}") from None
-        assert state is WorkflowState.COMPLETED, f"the workflow is {state}.\n{worker.words()}"
+                await self.client.get_workflow_handle(self.turn.workflow_id).result()
+        except (TimeoutError, WorkflowFailureError) as error:
+            raise AssertionError(f"the turn did not end by itself: {error!r}.\n{worker.words()}") from error
 
     async def taken_over(self, position: str) -> None:
         """Wait until a second attempt of an effect has begun."""
@@ -94,7 +89,7 @@ async def world(folder: Path, url: str, podman_root: Path, client: Client, *, ga
         begun = await turns.begin(BeginTurn(session.session_id, plan.REQUEST, script=plan.script()))
         target = client.service_client.config.target_host
         orders = Orders(url, str(blobs), str(podman_root), target, str(folder / "worker.log"))
-        yield World(ledger, TemporalStarter(client, ledger.instance_id), begun.turn, workspace, orders)
+        yield World(ledger, client, begun.turn, workspace, orders)
     finally:
         for found in await sandboxes.owned():
             await sandboxes.remove(found.session_id)
