@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable
-from urllib.parse import quote
 
 from milepost.domain.errors import (
     ModelError,
@@ -17,56 +14,21 @@ from milepost.domain.errors import (
     ModelUnavailable,
 )
 from milepost.domain.tools import MAX_ERROR_TEXT_BYTES
+from milepost.security.redaction import Redactor
 
 MAX_DETAIL_CHARACTERS = 2_000
 """Of what a provider said; the whole message stays below `MAX_ERROR_TEXT_BYTES`."""
 
 MAX_RETRY_AFTER_SECONDS = 3_600.0
 
-HIDDEN = "[hidden]"
-
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|[\ud800-\udfff]")
 _SPACES = re.compile(r"\s+")
-_LOOKS_SECRET = re.compile(
-    r"(?i)(\bbearer\s+|\bauthorization\W{1,4}(?:bearer\s+|basic\s+)?|\bx?-?api[-_]?key\W{1,4})[^\s\"',;}]{4,}"
-    r"|\bsk-[A-Za-z0-9_\-*.]{6,}"
-)
-
-
-class Redactor:
-    """Hides known secrets, in the forms in which a peer may echo them, and what looks like a credential."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        forms: set[str] = set()
-        for secret in secrets:
-            if secret:
-                forms.update((secret, quote(secret, safe=""), json.dumps(secret)[1:-1]))
-        # Longest first: a secret that contains another must not leave a remainder.
-        self._known = [re.compile(_pattern(form)) for form in sorted(forms, key=len, reverse=True)]
-
-    def __call__(self, text: str) -> str:
-        text = self.known(text)
-        return _LOOKS_SECRET.sub(lambda match: (match.group(1) or "") + HIDDEN, text)
-
-    def known(self, text: str) -> str:
-        """Hide the known secrets only; for text that must otherwise stay as it is."""
-        for pattern in self._known:
-            text = pattern.sub(HIDDEN, text)
-        return text
-
-
-def _pattern(secret: str) -> str:
-    # A placeholder key such as "none" must not eat pieces of other words.
-    return re.escape(secret) if len(secret) >= 8 else rf"(?<!\w){re.escape(secret)}(?!\w)"
 
 
 def detail(text: str, redact: Redactor) -> str:
     """One readable line of what a provider said: secrets hidden, control characters out, length bounded."""
-    # Cut generously before the regular expressions run, finely afterwards: a body may have megabytes. Half a word at
-    # the cut could be half a secret.
-    if len(text) > 8 * MAX_DETAIL_CHARACTERS:
-        text = text[: 8 * MAX_DETAIL_CHARACTERS].rsplit(maxsplit=1)[0]
-    text = redact(text)
+    # Cut generously before the regular expressions run, finely afterwards: a body may have megabytes.
+    text = redact(redact.cut(text, 8 * MAX_DETAIL_CHARACTERS))
     text = _SPACES.sub(" ", _CONTROLS.sub(" ", text)).strip()
     return text if len(text) <= MAX_DETAIL_CHARACTERS else text[: MAX_DETAIL_CHARACTERS - 1] + "…"
 

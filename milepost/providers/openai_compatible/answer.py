@@ -13,8 +13,10 @@ from milepost.providers.openai_compatible.calls import parse_object
 from milepost.providers.openai_compatible.model import ChatStream
 from milepost.providers.openai_compatible.state import capture, domain_parts
 from milepost.providers.openai_compatible.usage import last_usage
+from milepost.security.redaction import Redactor
 
 MAX_MODEL_NAME = 256
+MAX_FINISH_REASON = 80
 MAX_SEARCHED_TEXT = 64 * 1024
 
 _FINISH = {
@@ -29,18 +31,20 @@ _WRAPPED_CALL = re.compile(r"(?:```(?:json)?|<tool_call>|<function_call>)\s*(\{.
 
 
 def completed(
-    request: ModelRequest, profile: EndpointProfile, stream: ChatStream, diagnostics: list[str]
+    request: ModelRequest, profile: EndpointProfile, stream: ChatStream, diagnostics: list[str], redact: Redactor
 ) -> ModelCompleted:
+    """The answer; `redact` hides secrets in the provider's words that are shortened here."""
     response = stream.get()
     usage = last_usage(list(stream.usage_reports))
     message = AssistantMessage(
         domain_parts(response.parts), capture(response, request.provider, request.model, profile.thinking_return)
     )
-    finish = _finish(stream, message, diagnostics)
+    finish = _finish(stream, message, diagnostics, redact)
     limit = request.sampling.max_tokens
     if finish is FinishReason.TOOL_CALLS and limit is not None and _was_cut(message, usage, limit):
         finish = FinishReason.LENGTH
-        diagnostics.append(f"The provider reports '{stream.raw_finish}', but the answer was cut at {limit} tokens.")
+        said = redact.cut(stream.raw_finish or "", MAX_FINISH_REASON)
+        diagnostics.append(f"The provider reports '{said}', but the answer was cut at {limit} tokens.")
     if not usage.complete:
         diagnostics.append("The provider reported no usable token usage.")
     if (tool := tool_in_text(message.text, {tool.name for tool in request.tools})) and not message.calls:
@@ -51,23 +55,24 @@ def completed(
     if stream.assembler.generated:
         diagnostics.append(f"{stream.assembler.generated} tool call(s) came without an id of their own; ids were made.")
     return ModelCompleted(
-        message, finish, usage, request.provider, stream.model_name[:MAX_MODEL_NAME], tuple(diagnostics)
+        message, finish, usage, request.provider, redact.cut(stream.model_name, MAX_MODEL_NAME), tuple(diagnostics)
     )
 
 
-def _finish(stream: ChatStream, message: AssistantMessage, diagnostics: list[str]) -> FinishReason:
+def _finish(stream: ChatStream, message: AssistantMessage, diagnostics: list[str], redact: Redactor) -> FinishReason:
     refusal = (stream.provider_details or {}).get("refusal")
     if isinstance(refusal, str):
-        diagnostics.append(f"The model refused: {refusal[:500]}")
+        diagnostics.append(f"The model refused: {redact.cut(refusal, 500)}")
         return FinishReason.CONTENT_FILTER
     raw = stream.raw_finish or ""
     finish = _FINISH.get(raw, FinishReason.OTHER)
+    said = redact.cut(raw, MAX_FINISH_REASON)
     if finish is FinishReason.OTHER:
-        diagnostics.append(f"The provider's finish reason '{raw[:80]}' is unknown.")
+        diagnostics.append(f"The provider's finish reason '{said}' is unknown.")
     if finish is FinishReason.STOP and message.calls:
         return FinishReason.TOOL_CALLS
     if finish is FinishReason.TOOL_CALLS and not message.calls:
-        diagnostics.append(f"The provider's finish reason is '{raw}', but there is no call.")
+        diagnostics.append(f"The provider's finish reason is '{said}', but there is no call.")
         return FinishReason.STOP
     return finish
 

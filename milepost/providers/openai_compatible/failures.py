@@ -28,7 +28,8 @@ from milepost.domain.errors import (
     ModelUnavailable,
 )
 from milepost.domain.providers import OpenAICompatibleProvider
-from milepost.providers.faults import Redactor, bounded, detail, quota_exhausted, status_error, unauthorized
+from milepost.providers.faults import bounded, detail, quota_exhausted, status_error, unauthorized
+from milepost.security.redaction import Redactor
 
 
 def model_error(error: Exception, config: OpenAICompatibleProvider, redact: Redactor, *, begun: bool) -> MilepostError:

@@ -11,7 +11,8 @@ import httpx2
 from milepost.domain.errors import MilepostError
 from milepost.domain.providers import OpenAICompatibleProvider
 from milepost.ports.models import ModelHealth
-from milepost.providers.faults import Redactor, detail, status_error
+from milepost.providers.faults import detail, status_error
+from milepost.security.redaction import Redactor
 
 CHECK_SECONDS = 5.0
 MAX_NAMED = 8
@@ -34,7 +35,7 @@ async def check(config: OpenAICompatibleProvider, http: httpx2.AsyncClient, reda
         said = detail(_error_text(response), redact)
         refused = status_error(config.name, response.status_code, said, key_reference=config.api_key)
         return ModelHealth(config.name, False, refused.message, refused.fix)
-    return _listed(config, _model_ids(response))
+    return _listed(config, [redact(model) for model in _model_ids(response)])
 
 
 def _bad(config: OpenAICompatibleProvider, text: str, redact: Redactor) -> ModelHealth:

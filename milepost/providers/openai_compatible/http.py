@@ -12,7 +12,7 @@ import httpx2
 from milepost.domain.errors import ModelAnswerTooLarge, ModelRequestRejected, ModelUnauthorized
 from milepost.domain.providers import OpenAICompatibleProvider
 from milepost.ports.secrets import SecretStore
-from milepost.providers.faults import Redactor
+from milepost.security.redaction import Redactor
 
 ERROR_BODY_BYTES = 64 * 1024
 """Of an error response; the rest is not read and its connection is closed."""
@@ -46,7 +46,7 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
             trust_env=False, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8)
         )
         self._headers: list[tuple[bytes, bytes]] = []
-        self.redact = Redactor(())
+        self.redact = Redactor()
 
     def refresh(self) -> None:
         """Resolve the secret references again, so that a changed key counts from the next call.
@@ -67,7 +67,8 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
             hidden.append(key)
         values = {"User-Agent": "milepost", "Accept-Encoding": "identity", **values}
         self._headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in values.items()]
-        self.redact = Redactor(hidden)
+        # Earlier values stay hidden: calls that were made with them may still be answered.
+        self.redact.learn(*hidden)
 
     def _secret(self, reference: str) -> str:
         value = self._secrets.resolve(reference)
@@ -87,8 +88,9 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
         encoding = response.headers.get("content-encoding", "identity").lower()
         if encoding not in ("", "identity"):
             await response.aclose()
+            said = self.redact.cut(encoding, 32)
             raise ModelRequestRejected(
-                f"Provider '{self._config.name}' sent its answer compressed ({encoding[:32]}) though asked not to.",
+                f"Provider '{self._config.name}' sent its answer compressed ({said}) though asked not to.",
                 fix="Switch off compression for this route in the server or the proxy before it.",
             )
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - narrows the library's union

@@ -19,6 +19,7 @@ from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider,
 from milepost.domain.tools import ToolDefinition
 from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
+from milepost.providers.hiding import HiddenDeltas, hidden
 from milepost.providers.openai_compatible import health
 from milepost.providers.openai_compatible.answer import completed
 from milepost.providers.openai_compatible.deadlines import CallClock
@@ -68,6 +69,8 @@ class Endpoint:
         settings = _settings(request.sampling, profile, diagnostics)
         model = ChatModel(request.model, self._library, profile)
         clock = CallClock(config)
+        redact = self._transport.redact
+        shown = HiddenDeltas(redact)
         stream: ChatStream | None = None
         try:
             async with AsyncExitStack() as stack:
@@ -79,16 +82,22 @@ class Endpoint:
                             delta = await anext(deltas, None)
                         if delta is None:
                             break
-                        yield delta
+                        for piece in shown.feed(delta):
+                            yield piece
         except Exception as error:
+            for piece in shown.end():
+                yield piece
             passed = clock.error if isinstance(error, TimeoutError) else None
-            failure = passed or model_error(error, config, self._transport.redact, begun=stream is not None)
+            failure = passed or model_error(error, config, redact, begun=stream is not None)
             # A cut after the finish reason costs the usage, not the answer.
             if stream is None or stream.raw_finish is None or not isinstance(failure, ModelIncomplete | ModelTimedOut):
                 # Without a cause: the library's errors hold bodies and headers.
                 raise failure from None
             diagnostics.append("The connection ended after the finish reason; usage may be missing.")
-        yield completed(request, profile, stream, [*diagnostics, *model.diagnostics])
+        for piece in shown.end():
+            yield piece
+        diagnostics += model.diagnostics
+        yield hidden(completed(request, profile, stream, diagnostics, redact), redact)
 
     async def check(self) -> ModelHealth:
         try:

@@ -19,8 +19,8 @@ from milepost.domain.errors import InvalidInput, StorageUnavailable
 from milepost.domain.messages import AssistantMessage
 from milepost.ledger.codec import canonical_bytes, from_json, to_json
 from milepost.ports.models import ModelCompleted, ModelItem, ModelRequest, ReasoningDelta, TextDelta
-from milepost.providers.faults import Redactor
 from milepost.providers.pieces import pieces
+from milepost.security.redaction import Redactor
 
 FORMAT = "milepost-cassette"
 VERSION = 1

@@ -12,10 +12,10 @@ from milepost.domain.errors import CassetteMiss, InvalidInput, MilepostError, St
 from milepost.domain.providers import CassetteMode, ProviderConfig, RecordedProvider
 from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
-from milepost.providers.faults import Redactor
 from milepost.providers.provider import Providers, secret_references
 from milepost.providers.recorded import cassette
 from milepost.providers.recorded.cassette import Exchange
+from milepost.security.redaction import Redactor
 
 
 def create(config: ProviderConfig, secrets: SecretStore, providers: Providers) -> Recorder:
