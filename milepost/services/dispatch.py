@@ -11,7 +11,9 @@ from milepost.ports.ledger import Ledger, LedgerTx, OutboxItem, OutboxKind
 from milepost.ports.system import Clock
 from milepost.ports.workflows import TurnStart, WorkflowStarter
 
-LEASE_US = 30_000_000
+LEASE_US = 15_000_000
+"""Longer than one delivery may take (the starter gives up after 10 s); a killed dispatcher's items wait for its end."""
+
 RETRY_FIRST_US = 500_000
 RETRY_MAX_US = 15_000_000
 BATCH = 32

@@ -15,7 +15,7 @@ from milepost.domain.turns import Turn, TurnState
 from milepost.ledger.chain import StoredEvent, verify_chain
 from milepost.ledger.codec import decode_event, to_json
 from milepost.ledger.history import HistoryEntry, history_entry
-from milepost.ports.ledger import Ledger, LedgerTx
+from milepost.ports.ledger import Ledger, LedgerTx, OutboxItem
 from tests.chaos import turn as plan
 from tests.chaos.points import JOURNAL, Point, When, journal_lines
 
@@ -24,13 +24,17 @@ _ANSWERED = (FinishReason.STOP, FinishReason.TOOL_CALLS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """The ledger's and the world's view of one turn. `streamed` is text of model calls in the delta log."""
+    """The ledger's and the world's view of one turn.
+
+    `pending` is what the outbox still asks for it, `streamed` the text of model calls in the delta log.
+    """
 
     turn: Turn
     stored: list[StoredEvent]
     events: list[Event]
     effects: dict[str, Effect]
     entry: HistoryEntry
+    pending: OutboxItem | None
     streamed: str
     journal: list[str]
     files: dict[str, bytes]
@@ -61,6 +65,7 @@ async def gather(ledger: Ledger, turn_id: str, workspace: Path) -> Evidence:
             events=events,
             effects={effect.spec.position: effect for effect in effects},
             entry=history_entry(turn, events),
+            pending=tx.outbox.pending(turn_id),
             streamed=streamed,
             journal=journal_lines(workspace / JOURNAL),
             files=plan.files(workspace),
@@ -73,6 +78,12 @@ def died_at(point: Point, found: Evidence) -> None:
     """Assert that the process died at this very point, by what the ledger and the journal had by then."""
     committed = point.when is not When.BEFORE
     match point.step:
+        case "lease":
+            assert found.pending is not None and found.pending.attempts == int(committed)
+            assert found.turn.claimed_run is None
+        case "deliver":
+            assert (found.pending is None) is committed
+            assert (found.turn.dispatched_at is not None) is committed
         case "prepare":
             assert any(isinstance(event, AgentStarted) for event in found.events) is committed
         case "finish":
@@ -136,6 +147,8 @@ def _record_faults(found: Evidence) -> list[str]:
         for effect in found.effects.values()
         if effect.state is not EffectState.SUCCEEDED
     }
+    if found.pending is not None:
+        faults.append(f"outbox: {found.pending}")
     if open_or_unknown:
         faults.append(f"effects: {open_or_unknown}")
     return faults

@@ -36,6 +36,8 @@ LOOK_SECONDS = 0.02
 BEGIN_SECONDS = 60.0
 
 _STEPS = {
+    "Dispatcher._lease": "lease",
+    "Dispatcher._deliver.<locals>.<lambda>": "deliver",
     "TurnActivities.prepare_turn.<locals>.body": "prepare",
     "TurnActivities.finish_turn.<locals>.body": "finish",
     "EffectJournal.enter.<locals>.body": "enter",
@@ -56,9 +58,10 @@ class When(StrEnum):
 class Point:
     """One moment in the life of a turn.
 
-    `step` is a transaction (`prepare`, `enter`, `settle`, `finish`), or with INSIDE the work between two of them: a
-    `model` call that has streamed some text, a `tool` command that runs. `position` is the effect's (`model.1`,
-    `tool.2.1`); for a command it is the line that it writes to the journal when it begins.
+    `step` is a transaction, in the order of a turn: `lease` and `deliver` (of the outbox item), `prepare`, `enter` and
+    `settle` (of each effect), `finish`. With INSIDE it is the work between two of them: a `model` call that has
+    streamed some text, a `tool` command that runs. `position` is the effect's (`model.1`, `tool.2.1`); for a command
+    it is the line that it writes to the journal when it begins.
     """
 
     step: str

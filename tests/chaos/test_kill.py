@@ -13,6 +13,9 @@ from tests.chaos.points import Point, When
 from tests.chaos.scenarios import Scenario
 
 COMMITS = [
+    # First, since a leased item waits for the end of its lease.
+    Point("lease", When.AFTER),
+    *(Point("deliver", when) for when in (When.BEFORE, When.AFTER)),
     *(Point(step, when) for step in ("prepare", "finish") for when in (When.BEFORE, When.AFTER)),
     *(
         Point(step, when, position)
