@@ -92,8 +92,11 @@ class ApiClient:
         body: Json | None = None,
     ) -> httpx.Response:
         params = {key: value for key, value in (query or {}).items() if value is not None}
+        # Plain ASCII: a lone surrogate from a terminal or a file is no UTF-8, but it is JSON.
+        content = None if body is None else json.dumps(body).encode()
+        headers = None if body is None else {"Content-Type": "application/json"}
         try:
-            response = await self._http.request(method, path, params=params, json=body)
+            response = await self._http.request(method, path, params=params, content=content, headers=headers)
         except httpx.HTTPError as error:
             raise _lost(error) from error
         if response.is_error:

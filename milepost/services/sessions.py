@@ -177,10 +177,9 @@ def require_active(session: Session) -> None:
 def _workspace_path(raw: str) -> str:
     if "\0" in raw or not raw.strip():
         raise InvalidInput("The workspace needs the path of a folder.", field="workspace")
-    path = Path(raw).expanduser()
     try:
-        resolved = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
+        resolved = Path(raw).expanduser().resolve(strict=True)
+    except (OSError, RuntimeError, UnicodeError) as error:
         raise InvalidInput(
             f"The folder {raw} does not exist or cannot be read ({type(error).__name__}).",
             field="workspace",
