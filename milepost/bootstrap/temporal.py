@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -55,8 +54,7 @@ async def temporal_connection(config: Config, root: DataRoot) -> AsyncIterator[T
     async with contextlib.AsyncExitStack() as stack:
         if embedded(config):
             section = config.settings.temporal
-            ports = [port if _is_free(port) else 0 for port in (section.port, section.ui_port)]
-            server = DevServer(root.temporal_store, root.temporal_log, port=ports[0], ui_port=ports[1])
+            server = DevServer(root.temporal_store, root.temporal_log, port=section.port, ui_port=section.ui_port)
             stack.push_async_callback(server.stop)
             address = await server.start()
             if section.ui_url is not None:
@@ -116,15 +114,3 @@ def _bytes(base: Path, path: Path | None, key: str) -> bytes | None:
             return file.read(1024 * 1024)
     except OSError as error:
         raise ConfigInvalid(f"'{key}': {target} cannot be read: {error.strerror}.", field=key) from error
-
-
-def _is_free(port: int) -> bool:
-    if not port:
-        return False
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import cache
 
 from temporalio.client import Client, TLSConfig
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError
 
 from milepost.domain.errors import TemporalUnavailable
@@ -50,9 +52,21 @@ async def connect(address: TemporalAddress) -> Client:
                 data_converter=DATA_CONVERTER,
                 tls=tls,
                 api_key=address.api_key,
+                runtime=_runtime(),
             )
     except (RuntimeError, TimeoutError, RPCError) as error:
         raise unavailable(address.target) from error
+
+
+@cache
+def _runtime() -> Runtime:
+    """The process's one SDK runtime, without the log of its native part.
+
+    By default that log goes to standard output, among results; forwarded to Python it can hang the end of the process,
+    whose last messages wait for an interpreter that is gone. What it tells comes as errors and through the SDK's own
+    loggers as well.
+    """
+    return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
 def unavailable(target: str) -> TemporalUnavailable:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import hashlib
+import secrets
 import shutil
 import signal
 import socket
@@ -16,7 +18,11 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.service import RPCError
 
 from milepost.domain.errors import TemporalUnavailable
 from milepost.observability.logging import get_logger
@@ -24,6 +30,7 @@ from milepost.temporal.client import TemporalAddress, connect
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 5.0
+PROBE_TIMEOUT = timedelta(seconds=2)
 _PR_SET_PDEATHSIG = 1
 
 # The dev server throttles its internal queues to about 20 polls a second, which costs 50 ms a step.
@@ -48,7 +55,11 @@ def executable() -> Path:
 
 
 class DevServer:
-    """Runs `temporal server start-dev` on loopback. Port 0 takes a free one."""
+    """Runs `temporal server start-dev` on loopback. Port 0 takes a free one, as does a port that is in use.
+
+    Every server has a namespace named after its store: what answers on the port is asked for it, so that the server of
+    another instance that took the port in the same moment is never mistaken for ours.
+    """
 
     def __init__(self, database: Path | None, log: Path, *, port: int = 0, ui_port: int = 0) -> None:
         self._database = database
@@ -56,6 +67,8 @@ class DevServer:
         self._port = port
         self._ui_port = ui_port
         self._process: asyncio.subprocess.Process | None = None
+        origin = str(database) if database is not None else secrets.token_hex(16)
+        self._marker = f"milepost-{hashlib.sha256(origin.encode()).hexdigest()[:16]}"
 
     @property
     def pid(self) -> int | None:
@@ -64,16 +77,17 @@ class DevServer:
     async def start(self) -> TemporalAddress:
         """Start and wait until the server answers. Raises TemporalUnavailable with the end of its log."""
         self._port, self._ui_port = _ports(self._port, self._ui_port)
-        address = TemporalAddress(f"127.0.0.1:{self._port}", ui=f"http://127.0.0.1:{self._ui_port}")
         try:
-            await self._launch(address)
+            return await self._launch()
         except TemporalUnavailable:
-            if self._database is None or not self._database.exists() or not self._store_is_bad():
+            if await _accepts(self._port) or await _accepts(self._ui_port):
+                # Somebody else took a port since it was looked at.
+                self._port, self._ui_port = _ports(0, 0)
+            elif self._database is not None and self._database.exists() and self._store_is_bad():
+                _log.warning("temporal.store_archived", file=str(self._archive()))
+            else:
                 raise
-            archived = self._archive()
-            _log.warning("temporal.store_archived", file=str(archived))
-            await self._launch(address)
-        return address
+            return await self._launch()
 
     async def stop(self) -> None:
         """Stop the server; kill it after 5 s."""
@@ -90,9 +104,11 @@ class DevServer:
                 process.kill()
             await process.wait()
 
-    async def _launch(self, address: TemporalAddress) -> None:
+    async def _launch(self) -> TemporalAddress:
+        address = TemporalAddress(f"127.0.0.1:{self._port}", ui=f"http://127.0.0.1:{self._ui_port}")
         arguments = ["server", "start-dev", "--ip", "127.0.0.1", "--port", str(self._port)]
         arguments += ["--ui-port", str(self._ui_port), "--log-level", "warn"]
+        arguments += ["--namespace", self._marker]
         if self._database is not None:
             arguments += ["--db-filename", str(self._database)]
         for queue in _POLL_LIMITS:
@@ -109,6 +125,7 @@ class DevServer:
                 preexec_fn=_die_with_parent(),
             )
         await self._ready(address, self._process)
+        return address
 
     async def _ready(self, address: TemporalAddress, process: asyncio.subprocess.Process) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -118,15 +135,22 @@ class DevServer:
                     f"The Temporal dev server ended with code {process.returncode}: {self._log_tail()}",
                     fix=f"Its log is {self._log_path}.",
                 )
-            if await _accepts(self._port):
-                with contextlib.suppress(TemporalUnavailable):
-                    await connect(address)
-                    return
+            if await _accepts(self._port) and await self._is_ours(address):
+                return
             await asyncio.sleep(0.05)
         await self.stop()
         raise TemporalUnavailable(
             f"The Temporal dev server did not answer within {READY_SECONDS:.0f} s.", fix=f"Its log is {self._log_path}."
         )
+
+    async def _is_ours(self, address: TemporalAddress) -> bool:
+        try:
+            client = await connect(address)
+            request = DescribeNamespaceRequest(namespace=self._marker)
+            await client.workflow_service.describe_namespace(request, timeout=PROBE_TIMEOUT)
+        except (TemporalUnavailable, RPCError):
+            return False
+        return True
 
     def _store_is_bad(self) -> bool:
         tail = self._log_tail().lower()
@@ -164,13 +188,20 @@ def _ports(port: int, ui_port: int) -> tuple[int, int]:
     with contextlib.ExitStack() as stack:
         chosen = []
         for wanted in (port, ui_port):
-            if wanted:
-                chosen.append(wanted)
-                continue
-            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            probe.bind(("127.0.0.1", 0))
-            chosen.append(probe.getsockname()[1])
+            chosen.append((_held(stack, wanted) if wanted else None) or _held(stack, 0) or wanted)
         return chosen[0], chosen[1]
+
+
+def _held(stack: contextlib.ExitStack, port: int) -> int | None:
+    """A port that nobody else uses now, held until the stack is left; None if it is in use."""
+    probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    # As the server will do, so that connections of an earlier server that linger do not count as use.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind(("127.0.0.1", port))
+    except OSError:
+        return None
+    return int(probe.getsockname()[1])
 
 
 def _die_with_parent() -> Callable[[], None] | None:
