@@ -17,6 +17,7 @@ from milepost.domain.content import PREVIEW_LIMIT_BYTES
 from milepost.domain.effects import EffectState
 from milepost.domain.errors import ModelRequestRejected, ModelUnavailable
 from milepost.domain.events import Event, ModelCalled, ModelFailed, ModelRetried, ToolFinished
+from milepost.domain.messages import ToolMessage
 from milepost.domain.tools import (
     MAX_CALLS_PER_RESPONSE,
     MAX_ERROR_TEXT_BYTES,
@@ -174,7 +175,8 @@ async def test_a_failure_with_a_huge_message(played: Play, size: int) -> None:
 
 async def test_an_error_nobody_foresaw_with_a_huge_message_in_each_of_its_causes(played: Play) -> None:
     error = RuntimeError("🚧" * MIB)
-    error.__cause__ = cause = ValueError("€" * MIB)
+    cause: Exception = ValueError("€" * MIB)
+    error.__cause__ = cause
     for _ in range(20):
         cause.__cause__ = cause = RuntimeError("x" * MIB)
     turn = await played(Step("In spite of it.", failures=(error,)))
@@ -217,12 +219,12 @@ async def test_text_that_utf8_lacks_crosses_no_boundary_and_is_kept(played: Play
     assert failed.error_message == odd
 
 
-async def test_a_later_turn_gets_the_big_ones_before_it_bounded(played: Play) -> None:
+async def test_the_next_model_call_gets_outputs_bounded_and_arguments_whole(played: Play) -> None:
     turn = await played(Step("Looking.", TEN_CALLS), Step("Done."))
     gateway = turn.stack.parts.gateway
     assert isinstance(gateway, Answers)
     sent = gateway.requests[-1].messages
     assert sum(len(part.arguments.text) for message in sent for part in getattr(message, "calls", ())) > 16 * MIB
-    results = [message for message in sent if hasattr(message, "call_id")]
+    results = [message for message in sent if isinstance(message, ToolMessage)]
     assert len(results) == 10
     assert all(len(message.text.text.encode()) <= PREVIEW_LIMIT_BYTES for message in results)

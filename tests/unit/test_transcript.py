@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.events import Event, ModelCalled, ToolFinished
-from milepost.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from milepost.domain.messages import AssistantMessage, Message, ToolCallPart, ToolMessage, UserMessage
 from milepost.ledger.transcript import NO_RESULT, turn_messages, unanswered_calls
 from tests.unit.streams import AGENTS, TURN, turns
 
@@ -83,12 +84,16 @@ def test_closing_what_is_unanswered_leaves_nothing_open_and_changes_no_result(ev
 
 
 def test_the_control_knows_a_broken_conversation() -> None:
-    for broken in (
-        [ToolMessage("a", "bash", Content(""))],
-        [UserMessage(Content("x")), ToolMessage("a", "bash", Content(""))],
-    ):
-        try:
-            require_valid(broken)
-        except AssertionError:
-            continue
-        raise AssertionError(broken)
+    asked = AssistantMessage((ToolCallPart("a", "bash", Content("{}")), ToolCallPart("b", "bash", Content("{}"))))
+    first, second = ToolMessage("a", "bash", Content("")), ToolMessage("b", "bash", Content(""))
+    require_valid([asked, first, second])
+    broken: tuple[list[Message], ...] = (
+        [first],
+        [asked, first],
+        [asked, second, first],
+        [asked, first, second, second],
+        [asked, first, UserMessage(Content("x")), second],
+    )
+    for messages in broken:
+        with pytest.raises(AssertionError):
+            require_valid(messages)
