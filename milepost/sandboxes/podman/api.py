@@ -1,6 +1,6 @@
-"""The part of Podman's REST API that is needed, and the raw stream of an exec session.
+"""The part of Podman's API that is needed: podman-py where it serves, its low level or a raw stream where not.
 
-Not podman-py: it blocks, cannot send to an exec session, loses exit codes and silently ignores several options.
+See docs/adr/006-podman-py.md. Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -9,145 +9,125 @@ import asyncio
 import contextlib
 import json
 import struct
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx
+from milepost.sandboxes.podman.calls import API_VERSION, Calls, Client, PodmanDown, PodmanError
 
-PREFIX = "/v4.0.0/libpod"
+if TYPE_CHECKING:
+    from podman.domain.containers import Container
+
 CALL_SECONDS = 30.0
+MAX_CALLS = 16
+MAX_PINGS = 2
 _FRAME = struct.Struct(">BxxxI")
 _STDERR = 2
 _STREAM_LIMIT = 1024 * 1024
 
-
-class PodmanDown(Exception):
-    """The service does not answer."""
-
-
-class PodmanError(Exception):
-    """The service refused a call; `status` is the HTTP status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+T = TypeVar("T")
 
 
 class PodmanApi:
-    """Calls to the service behind `socket`; every call is bounded in time."""
+    """Calls to the service behind `socket`; every call is bounded in time. All raise PodmanDown and PodmanError."""
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
-        transport = httpx.AsyncHTTPTransport(uds=socket, retries=1)
-        self._http = httpx.AsyncClient(transport=transport, base_url=f"http://podman{PREFIX}", timeout=CALL_SECONDS)
+        self._calls = Calls(socket, MAX_CALLS)
+        # Apart, so that a busy service is not taken for a dead one because its ping waits behind slow calls.
+        self._pings = Calls(socket, MAX_PINGS)
 
     async def close(self) -> None:
-        await self._http.aclose()
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        json_body: Any = None,
-        content: AsyncIterator[bytes] | None = None,
-        params: dict[str, str | list[str]] | None = None,
-        seconds: float = CALL_SECONDS,
-    ) -> Any:
-        """The decoded answer, or None for an empty one. Raises PodmanDown, PodmanError."""
-        headers = {"Content-Type": "application/x-tar"} if content is not None else None
-        try:
-            async with asyncio.timeout(seconds):
-                response = await self._http.request(
-                    method, path, json=json_body, content=content, params=params, headers=headers, timeout=seconds
-                )
-        except (httpx.TransportError, OSError, TimeoutError) as error:
-            raise PodmanDown(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
-        if response.status_code >= 400:
-            raise PodmanError(response.status_code, _message(response))
-        try:
-            return response.json() if response.content else None
-        except ValueError:
-            return response.text
+        """Drop the connections. A call that hangs is left to its thread, which keeps nothing from ending."""
+        self._calls.close()
+        self._pings.close()
 
     async def ping(self, seconds: float = 2.0) -> bool:
         try:
-            await self.call("GET", "/_ping", seconds=seconds)
+            return await self._pings.run("ping", lambda client: client.system.ping(), seconds)
         except (PodmanDown, PodmanError):
             return False
-        return True
 
     async def info(self) -> dict[str, Any]:
-        found = await self.call("GET", "/info")
+        found = await self._run("info", lambda client: client.system.info())
         return dict(found)
+
+    # --- images -------------------------------------------------------------------------------------------------
 
     async def image(self, name: str) -> dict[str, Any] | None:
         """What is known of a local image, or None."""
-        return await self._found("GET", f"/images/{name}/json")
+        if not name:
+            # podman-py would ask for the list of all images.
+            return None
+        return await _found(self._run(f"image {name}", lambda client: client.images.get(name).attrs))
 
     async def import_image(self, tag: str, archive: Path, changes: list[str]) -> str:
         """Import a tar file as an image of one layer; returns its id."""
-        params: dict[str, str | list[str]] = {"reference": tag, "changes": changes}
-        found = await self.call("POST", "/images/import", content=_pieces(archive), params=params, seconds=300)
+        stop = threading.Event()
+        params = {"reference": tag, "changes": changes}
+        headers = {"Content-Type": "application/x-tar"}
+
+        def call(client: Client) -> Any:
+            body: Any = _pieces(archive, stop)  # podman-py's annotation has no iterator of bytes, requests has
+            return client.api.post("/images/import", data=body, params=params, headers=headers).json()
+
+        try:
+            found = await self._run(f"import {tag}", call, 300)
+        finally:
+            stop.set()
         return str(found["Id"]).removeprefix("sha256:")
 
     async def discard_image(self, image_id: str) -> None:
         """Remove an image; one that a container uses, or that does not exist, is left as it is."""
         with contextlib.suppress(PodmanError):
-            await self.call("DELETE", f"/images/{image_id}")
+            await self._run(f"remove image {image_id}", lambda client: client.images.remove(image_id))
+
+    # --- containers ---------------------------------------------------------------------------------------------
 
     async def container(self, name: str) -> dict[str, Any] | None:
-        return await self._found("GET", f"/containers/{name}/json")
-
-    async def _found(self, method: str, path: str) -> dict[str, Any] | None:
-        try:
-            found = await self.call(method, path)
-        except PodmanError as error:
-            if error.status == 404:
-                return None
-            raise
-        return dict(found)
+        return await _found(self._run(f"container {name}", lambda client: client.containers.get(name).attrs))
 
     async def containers(self, labels: dict[str, str]) -> list[dict[str, Any]]:
         """All containers that carry every one of `labels`, running or not."""
-        filters = json.dumps({"label": [f"{key}={value}" for key, value in labels.items()]})
-        found = await self.call("GET", "/containers/json", params={"all": "true", "filters": filters})
-        return list(found or [])
+        # A list: podman-py makes text of a mapping's lists, which matches nothing without a word.
+        filters = [f"label={key}={value}" for key, value in labels.items()]
+        found = await self._run(
+            "containers", lambda client: client.containers.list(all=True, sparse=True, filters=filters)
+        )
+        return [dict(item.attrs) for item in found]
 
     async def create(self, spec: dict[str, Any]) -> str:
-        created = await self.call("POST", "/containers/create", json_body=spec, seconds=120)
-        return str(created["Id"])
+        """Make a container of a specification in the form of the REST API; returns its id."""
+        return str((await self._post("/containers/create", spec, 120))["Id"])
 
     async def start(self, name: str) -> None:
-        await self.call("POST", f"/containers/{name}/start", seconds=60)
+        await self._run(f"start {name}", lambda client: _handle(client, name).start(), 60)
 
     async def kill(self, name: str) -> None:
         """End the container's processes at once; a container that does not run or exist is success."""
         with contextlib.suppress(PodmanError):
-            await self.call("POST", f"/containers/{name}/kill", params={"signal": "KILL"})
+            await self._run(f"kill {name}", lambda client: _handle(client, name).kill("KILL"))
 
     async def last_words(self, name: str) -> str:
         """The end of what the container's first process wrote, or nothing."""
-        params: dict[str, str | list[str]] = {"stdout": "true", "stderr": "true", "tail": "20"}
+
+        def call(client: Client) -> bytes:
+            pieces = _handle(client, name).logs(tail=20)
+            return pieces if isinstance(pieces, bytes) else b"".join(pieces)
+
         try:
-            response = await self._http.get(f"/containers/{name}/logs", params=params, timeout=5.0)
-        except httpx.TransportError:
+            words = await self._run(f"logs {name}", call, 5)
+        except (PodmanDown, PodmanError):
             return ""
-        if response.status_code >= 400:
-            return ""
-        text, data = [], response.content
-        while len(data) >= _FRAME.size:
-            size = _FRAME.unpack_from(data)[1]
-            text.append(data[_FRAME.size : _FRAME.size + size].decode(errors="replace"))
-            data = data[_FRAME.size + size :]
-        return "".join(text)[-1500:].strip()
+        return words.decode(errors="replace")[-1500:].strip()
 
     async def remove(self, name: str) -> None:
         """Kill and remove. A removal can fail while an exec session ends, so it is tried again for a while."""
         for attempt in range(8):
             try:
-                await self.call("DELETE", f"/containers/{name}", params={"force": "true", "v": "true", "timeout": "0"})
+                # "Kill" by the specification: its stop signal is SIGKILL. podman-py cannot send a timeout.
+                await self._run(f"remove {name}", lambda client: client.containers.remove(name, force=True, v=True))
             except PodmanError as error:
                 if error.status == 404:
                     return
@@ -167,11 +147,12 @@ class PodmanApi:
             "AttachStderr": True,
             "Tty": False,
         }
-        created = await self.call("POST", f"/containers/{name}/exec", json_body=spec)
+        created = await self._post(f"/containers/{name}/exec", spec)
         body = json.dumps({"Detach": False, "Tty": False}).encode()
+        path = f"/v{API_VERSION}/libpod/exec/{created['Id']}/start"
         head = (
-            f"POST {PREFIX}/exec/{created['Id']}/start HTTP/1.1\r\nHost: podman\r\nConnection: Upgrade\r\n"
-            f"Upgrade: tcp\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: podman\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         try:
             async with asyncio.timeout(CALL_SECONDS):
@@ -189,6 +170,19 @@ class PodmanApi:
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise PodmanDown(f"exec: {type(error).__name__} {error}".strip()) from None
         return ExecLink(reader, writer)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    async def _run(self, what: str, call: Callable[[Client], T], seconds: float = CALL_SECONDS) -> T:
+        return await self._calls.run(what, call, seconds)
+
+    async def _post(self, path: str, body: dict[str, Any], seconds: float = CALL_SECONDS) -> dict[str, Any]:
+        """For what podman-py's own calls cannot express."""
+        data, headers = json.dumps(body), {"Content-Type": "application/json"}
+        found = await self._run(
+            f"POST {path}", lambda client: client.api.post(path, data=data, headers=headers).json(), seconds
+        )
+        return dict(found)
 
 
 class ExecLink:
@@ -221,19 +215,27 @@ class ExecLink:
                 await self._writer.wait_closed()
 
 
-async def _pieces(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
+async def _found(call: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
     try:
-        while piece := await asyncio.to_thread(file.read, _STREAM_LIMIT):
+        return dict(await call)
+    except PodmanError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _handle(client: Client, name: str) -> Container:
+    """podman-py's container without the inspection that `get` costs."""
+    return client.containers.prepare_model({"Id": name})
+
+
+def _pieces(path: Path, stop: threading.Event) -> Iterator[bytes]:
+    """A file from its start. `stop` breaks the upload off: the service then imports nothing."""
+    with path.open("rb") as file:
+        while piece := file.read(_STREAM_LIMIT):
+            if stop.is_set():
+                raise PodmanDown("the import was given up")
             yield piece
-    finally:
-        file.close()
 
 
-def _message(response: httpx.Response) -> str:
-    """Podman's own words, without the Go wrapper."""
-    try:
-        body = response.json()
-        return str(body.get("message") or body.get("cause") or response.text)
-    except (ValueError, AttributeError):
-        return response.text[:2000]
+__all__ = ["ExecLink", "PodmanApi", "PodmanDown", "PodmanError"]
