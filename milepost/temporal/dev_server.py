@@ -30,6 +30,8 @@ from milepost.temporal.client import TemporalAddress, connect
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 5.0
+RESTART_FIRST_SECONDS = 0.2
+RESTART_MAX_SECONDS = 15.0
 PROBE_TIMEOUT = timedelta(seconds=2)
 _PR_SET_PDEATHSIG = 1
 
@@ -67,6 +69,7 @@ class DevServer:
         self._port = port
         self._ui_port = ui_port
         self._process: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
         origin = str(database) if database is not None else secrets.token_hex(16)
         self._marker = f"milepost-{hashlib.sha256(origin.encode()).hexdigest()[:16]}"
 
@@ -75,7 +78,15 @@ class DevServer:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> TemporalAddress:
-        """Start and wait until the server answers. Raises TemporalUnavailable with the end of its log."""
+        """Start and wait until the server answers; a server that dies later is started again on its ports and store.
+
+        Raises TemporalUnavailable with the end of its log.
+        """
+        address = await self._first_launch()
+        self._supervisor = asyncio.create_task(self._supervise(), name="temporal-server")
+        return address
+
+    async def _first_launch(self) -> TemporalAddress:
         self._port, self._ui_port = _ports(self._port, self._ui_port)
         try:
             return await self._launch()
@@ -91,6 +102,13 @@ class DevServer:
 
     async def stop(self) -> None:
         """Stop the server; kill it after 5 s."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+            self._supervisor = None
+        await self._end()
+
+    async def _end(self) -> None:
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
@@ -103,6 +121,23 @@ class DevServer:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    async def _supervise(self) -> None:
+        failures = 0
+        while True:
+            process = self._process
+            if process is not None:
+                code = await process.wait()
+                _log.error("temporal.server_ended", code=code, log=str(self._log_path))
+            await asyncio.sleep(min(RESTART_FIRST_SECONDS * 2**failures, RESTART_MAX_SECONDS))
+            try:
+                await self._launch()
+            except (TemporalUnavailable, OSError) as error:
+                failures = min(failures + 1, 10)
+                _log.error("temporal.server_not_restarted", detail=str(error))
+            else:
+                failures = 0
+                _log.warning("temporal.server_restarted", port=self._port)
 
     async def _launch(self) -> TemporalAddress:
         address = TemporalAddress(f"127.0.0.1:{self._port}", ui=f"http://127.0.0.1:{self._ui_port}")
@@ -131,6 +166,7 @@ class DevServer:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             if process.returncode is not None:
+                self._process = None
                 raise TemporalUnavailable(
                     f"The Temporal dev server ended with code {process.returncode}: {self._log_tail()}",
                     fix=f"Its log is {self._log_path}.",
@@ -138,7 +174,7 @@ class DevServer:
             if await _accepts(self._port) and await self._is_ours(address):
                 return
             await asyncio.sleep(0.05)
-        await self.stop()
+        await self._end()
         raise TemporalUnavailable(
             f"The Temporal dev server did not answer within {READY_SECONDS:.0f} s.", fix=f"Its log is {self._log_path}."
         )

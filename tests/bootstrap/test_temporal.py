@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 from temporalio.api.workflowservice.v1 import ListNamespacesRequest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
 
 from milepost.temporal.client import TemporalAddress, connect
 from milepost.temporal.dev_server import DevServer
@@ -53,6 +58,7 @@ async def test_a_port_in_use_is_left_to_its_user(tmp_path: Path) -> None:
 SCRIPT = """
 import asyncio, sys
 from datetime import timedelta
+from datetime import timedelta
 from pathlib import Path
 from milepost.temporal.client import connect
 from milepost.temporal.dev_server import DevServer
@@ -76,3 +82,28 @@ def test_the_sdk_writes_nothing_among_results(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "log")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     assert (done.stdout, done.stderr) == ("", "RPCError")
+
+
+async def test_a_server_that_is_killed_is_started_again_with_its_store(tmp_path: Path) -> None:
+    server = DevServer(tmp_path / "store.db", tmp_path / "log")
+    try:
+        address = await server.start()
+        client = await connect(address)
+        await client.start_workflow("Waits", id="kept", task_queue="nobody")
+        first = server.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while server.pid in (first, None) or not await _answers(client):
+                await asyncio.sleep(0.05)
+    finally:
+        await server.stop()
+    assert server.pid is None
+
+
+async def _answers(client: Client) -> bool:
+    try:
+        description = await client.get_workflow_handle("kept").describe(rpc_timeout=timedelta(seconds=2))
+    except RPCError:
+        return False
+    return description.status is WorkflowExecutionStatus.RUNNING
