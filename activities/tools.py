@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from temporalio import activity
@@ -29,12 +29,16 @@ from milepost.engine.effects import Entry, effect_id, idempotency_key
 from milepost.ledger.codec import decode, encode
 from milepost.ports.ledger import NewEvent
 from milepost.ports.sandbox import Outcome, Sandbox
+from milepost.security.redaction import Redactor
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.finishing import CANCELLED_TEXT, call_position, tool_event_key
 from milepost.services.stops import StopSignal, StopWatch
 from milepost.services.workbench import Workbench
 from milepost.tools import PlannedTool, plan, render
+
+HIDE_INLINE_BYTES = 256 * 1024
+"""More output than this is searched for secrets beside the event loop."""
 
 KILL_TRIES = 120
 KILL_REPEAT_SECONDS = 0.25
@@ -156,12 +160,14 @@ class ToolActivities:
         journal: EffectJournal,
         workbench: Workbench,
         stops: StopWatch,
+        redactor: Redactor,
     ) -> None:
         self._contents = contents
         self._conversations = conversations
         self._journal = journal
         self._workbench = workbench
         self._stops = stops
+        self._redactor = redactor
 
     @activity.defn(name=RUN_TOOL.name)
     async def run_tool(self, params: RunToolParams) -> RunToolResult:
@@ -238,6 +244,7 @@ class ToolActivities:
                 # It was dispatched before: that nobody can be asked now does not mean that it did not run.
                 return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": str(error)}, error_code=error.code)
             return _Result(EffectState.FAILED, str(error), True, {}, error_code=error.code)
+        outcome = await self._hidden(outcome)
         output = render(call.part.tool, call.planned.operation, outcome)
         if outcome.killed:
             text = f"{CANCELLED_TEXT}\n{output.text}" if output.text else CANCELLED_TEXT
@@ -245,6 +252,16 @@ class ToolActivities:
         state = EffectState.FAILED if output.is_error else EffectState.SUCCEEDED
         detail = {**output.detail, "repaired": True} if call.planned.repaired else output.detail
         return _Result(state, output.text, output.is_error, detail, output.full_text)
+
+    async def _hidden(self, outcome: Outcome) -> Outcome:
+        """The outcome without the values of our own secrets, which a Workspace may hold as well (`.env`).
+
+        Before it is shortened, since half a secret is none that can be found.
+        """
+        size = len(outcome.stdout) + len(outcome.stderr)
+        if size > HIDE_INLINE_BYTES:
+            return await asyncio.to_thread(_without_secrets, outcome, self._redactor)
+        return _without_secrets(outcome, self._redactor)
 
     async def _settle(self, call: _ToolCall, attempt: int, result: _Result) -> RunToolResult:
         spec = call.spec
@@ -275,6 +292,19 @@ class ToolActivities:
         )
         position = call_position(params.round, params.index)
         return NewEvent(tool_event_key(params.turn_id, params.agent, position, "finished"), finished, params.turn_id)
+
+
+def _without_secrets(outcome: Outcome, redactor: Redactor) -> Outcome:
+    error = outcome.error
+    return replace(
+        outcome,
+        stdout=redactor.data(outcome.stdout),
+        stderr=redactor.data(outcome.stderr),
+        error=None if error is None else redactor.certain(error),
+        detail={
+            name: redactor.certain(value) if isinstance(value, str) else value for name, value in outcome.detail.items()
+        },
+    )
 
 
 def _plan(context: TurnContext, finish: FinishReason, tool: str, arguments: str) -> PlannedTool:

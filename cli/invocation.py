@@ -53,7 +53,8 @@ class Invocation:
         from milepost.observability.logging import configure
 
         section = self.config.settings.logging
-        configure(level=level or section.level, json=section.format == "json")
+        hide = self.config.secrets.redactor.certain
+        configure(level=level or section.level, json=section.format == "json", hide=hide)
 
 
 Handler = Callable[..., Exit | Coroutine[Any, Any, Exit | None] | None]

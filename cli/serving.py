@@ -32,6 +32,7 @@ class Served:
 
 def application(core: Core, services: Services, token: str) -> FastAPI:
     """The application over these services. Raises ConfigInvalid for a configured host or origin of another form."""
+    core.config.secrets.redactor.learn(token)
     section = core.config.settings.api
     return create_app(
         services, Access(token), allowed_hosts=(section.host, *section.hosts), allowed_origins=section.origins

@@ -79,6 +79,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         tools=definitions,
         worker=worker_name(),
         host=host_name(),
+        redactor=core.config.secrets.redactor,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio.client import Client
@@ -21,6 +21,7 @@ from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.system import Clock
 from milepost.ports.workflows import WorkflowStarter
+from milepost.security.redaction import Redactor
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.effects import EffectJournal
@@ -47,6 +48,8 @@ class ExecutionParts:
     tools: ToolDefinitions
     worker: str
     host: str
+    redactor: Redactor = field(default_factory=Redactor)
+    """Hides the instance's own secrets in what tools put out."""
 
 
 def embedded_queues() -> QueuePlan:
@@ -117,7 +120,7 @@ class WorkerProcess:
         models = ModelActivities(
             parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call
         )
-        tools = ToolActivities(parts.contents, conversations, journal, parts.workbench, stops)
+        tools = ToolActivities(parts.contents, conversations, journal, parts.workbench, stops, parts.redactor)
         served: list[Callable[..., Any]] = []
         if queue == self._queues.turns:
             served += [turns.prepare_turn, turns.finish_turn]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -95,6 +96,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         StorageUnavailable, SchemaOutdated, SchemaTooNew, SecretMissing, ConfigInvalid.
     """
     url = config.database_url()
+    await asyncio.to_thread(config.learn_secrets)
     async with contextlib.AsyncExitStack() as stack:
         notifier = await open_notifier(url)
         stack.push_async_callback(notifier.close)

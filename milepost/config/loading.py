@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pydantic import ValidationError
 
@@ -26,7 +27,7 @@ from milepost.config.problems import ConfigProblems, problem_at, problems_of
 from milepost.config.references import is_reference
 from milepost.config.secrets import ReferenceSecrets
 from milepost.domain.agents import AgentConfig
-from milepost.domain.errors import ConfigInvalid
+from milepost.domain.errors import ConfigInvalid, SecretMissing
 from milepost.domain.providers import ProviderConfig
 
 FILE_NAME = "milepost.yaml"
@@ -68,6 +69,7 @@ class Config:
             return f"sqlite:///{self.data_root / 'milepost.db'}"
         if is_reference(url):
             url = self.secrets.resolve(url)
+            self.secrets.redactor.learn(unquote(urlsplit(url).password or ""))
             if urlsplit(url).scheme not in ("sqlite", "postgresql"):
                 raise ConfigInvalid(
                     "The address behind 'database.url' is neither sqlite:///PATH nor postgresql://...",
@@ -76,6 +78,15 @@ class Config:
         if self.settings.database.password is not None:
             url = _with_password(url, self.secrets.resolve(self.settings.database.password))
         return url
+
+    def learn_secrets(self) -> None:
+        """Resolve every reference, so that its value is hidden in what this process records and logs.
+
+        One that does not resolve is left to whoever needs it.
+        """
+        for reference in _references(self.settings.model_dump(mode="json")):
+            with contextlib.suppress(SecretMissing):
+                self.secrets.resolve(reference)
 
 
 def find_file(explicit: Path | None) -> Path | None:
@@ -151,6 +162,14 @@ def shown(config: Config) -> dict[str, Any]:
         for name, agent in config.agents.items()
     }
     return values
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and is_reference(value):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _references(item)
 
 
 def _data_root(settings: Settings, base: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The secret store: values behind `env:NAME` and `file:PATH`, read when they are needed and kept nowhere."""
+"""The secret store: values behind `env:NAME` and `file:PATH`, read when they are needed and never written."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from pathlib import Path
 
 from milepost.config.environment import environment
 from milepost.domain.errors import SecretMissing
+from milepost.security.redaction import Redactor
 
 MAX_SECRET_BYTES = 64 * 1024
 
 
 class ReferenceSecrets:
-    """`SecretStore` over the process environment and files. Relative paths count from `base` (the config's folder)."""
+    """`SecretStore` over the process environment and files. Relative paths count from `base` (the config's folder).
+
+    `redactor` hides every value that was resolved.
+    """
 
     def __init__(self, base: Path) -> None:
         self._base = base
+        self.redactor = Redactor()
 
     def resolve(self, reference: str) -> str:
         """See `ports.secrets.SecretStore`. A trailing line break of a file is not part of its secret."""
@@ -32,6 +37,7 @@ class ReferenceSecrets:
             raise SecretMissing(f"The secret reference '{reference}' has no value.", field=reference, fix=fix)
         if not value.isprintable() and scheme == "env":
             raise SecretMissing(f"The secret behind '{reference}' has control characters.", field=reference, fix=fix)
+        self.redactor.learn(value)
         return value
 
     def _file(self, reference: str, name: str) -> tuple[str, str]:

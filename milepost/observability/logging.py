@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import cast
 
 import structlog
@@ -28,8 +29,17 @@ def _bounded(_: object, __: str, event: structlog.types.EventDict) -> structlog.
     return event
 
 
-def configure(*, level: str = "INFO", json: bool = False) -> None:
-    """Send logs to standard error: readable lines, or one JSON object a line."""
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """Renders an entry and hides secrets in the whole of it, whichever library wrote it."""
+
+    hide: Callable[[str], str] = staticmethod(str)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self.hide(super().format(record))
+
+
+def configure(*, level: str = "INFO", json: bool = False, hide: Callable[[str], str] = str) -> None:
+    """Send logs to standard error: readable lines, or one JSON object a line. `hide` takes secrets out of them."""
     # Plain tracebacks: the default shows local variables, and with them prompts, file contents and keys.
     console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     renderer = structlog.processors.JSONRenderer() if json else console
@@ -49,12 +59,12 @@ def configure(*, level: str = "INFO", json: bool = False) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=processors,
-        )
+    formatter = _Formatter(
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        foreign_pre_chain=processors,
     )
+    formatter.hide = hide
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

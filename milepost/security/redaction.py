@@ -164,9 +164,10 @@ def _encodings(value: str) -> Iterator[str]:
     quoted, plus = quote(data, safe=""), quote_plus(data)
     yield from (value, quoted, plus, quoted.replace("%2F", "/"))
     yield from (re.sub(r"%[0-9A-F]{2}", lambda match: match.group().lower(), text) for text in (quoted, plus))
-    escaped = json.dumps(value)[1:-1]
-    # Twice for JSON inside JSON.
-    yield from (escaped, escaped.replace("/", "\\/"), json.dumps(escaped)[1:-1], html.escape(value))
+    escaped, shown = json.dumps(value)[1:-1], repr(value)[1:-1]
+    # Twice for JSON inside JSON; `repr` is how libraries log headers.
+    yield from (escaped, escaped.replace("/", "\\/"), json.dumps(escaped)[1:-1], shown, json.dumps(shown)[1:-1])
+    yield html.escape(value)
     yield from (data.hex(), data.hex().upper())
     if len(data) >= MIN_CERTAIN:
         yield from _base64(data)

@@ -26,6 +26,8 @@ ENCODINGS = {
     "form": quote_plus(SECRET),
     "json": json.dumps(SECRET),
     "json in json": json.dumps(json.dumps(SECRET)),
+    "repr": repr(SECRET),
+    "repr in json": json.dumps(repr([(b"name", SECRET.encode())])),
     "html": html.escape(SECRET),
     "hex": SECRET.encode().hex(),
     "HEX": SECRET.encode().hex().upper(),

@@ -165,7 +165,9 @@ class OpenAIServer:
             request.closed_at = request.closed_at or time.monotonic()
             raise
         finally:
+            # The next request is read once nobody else reads.
             watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
 
     async def _control(self, request: Received, writer: asyncio.StreamWriter) -> bool:
         if request.path == "/control/plan":

@@ -1,0 +1,248 @@
+"""A whole instance works with canaries for secrets; then everything it left or said is searched for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from milepost.temporal.client import TemporalAddress, connect
+from tests.cli.conftest import SECONDS, Milepost, running
+from tests.security.canaries import canary, leaks
+from tests.security.dumps import files, histories, postgres_rows
+from tests.security.instances import Instance
+from tests.support.openai_server import OpenAIServer, Reply
+
+CONFIGURATION = """
+providers:
+  echo:
+    type: openai_compatible
+    base_url: {base_url}
+    model: fake-small
+    api_key: env:ECHO_KEY
+    headers: {{X-Team-Token: "file:secrets/header", X-Public: told-to-everybody}}
+  keyless: {{type: openai_compatible, base_url: {base_url}, model: fake-small, api_key: "env:NO_SUCH_KEY"}}
+  tape: {{type: recorded, cassette: tape.jsonl, source: echo, mode: record, model: fake-small}}
+agents: {{default: {{provider: echo}}}}
+sandbox: {{backend: none}}
+temporal: {{port: 0, ui_port: 0}}
+api: {{port: 0}}
+logging: {{level: DEBUG, format: json}}
+"""
+
+COMMANDS = (
+    ["config", "show"],
+    ["config", "show", "--json"],
+    ["config", "validate"],
+    ["doctor"],
+    ["doctor", "--json"],
+    ["session", "list", "--json"],
+    ["url", "--json"],
+    ["run", "Go", "--provider", "keyless", "--json"],
+    ["run", "Go", "--provider", "echo", "--model", "refused"],
+)
+
+
+@dataclass
+class Watched:
+    """An instance with canaries, and all that was collected of it."""
+
+    milepost: Milepost
+    server: OpenAIServer
+    canaries: dict[str, str]
+    collected: dict[str, bytes] = field(default_factory=dict)
+    database: str | None = None
+
+    def use_postgres(self, url: str) -> None:
+        self.database = url
+        section = f"database: {{url: '{url}', password: 'env:LEDGER_PASSWORD'}}\n"
+        with (self.milepost.folder / "milepost.yaml").open("a") as file:
+            file.write(section)
+
+    def keep(self, place: str, value: object) -> None:
+        self.collected[place] = value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+@pytest.fixture
+def watched(milepost: Milepost, model_server: OpenAIServer) -> Watched:
+    canaries = {
+        "provider key": canary("key"),
+        "secret header": canary("header"),
+        "host environment": canary("host"),
+        "database password": canary("password"),
+    }
+    (milepost.folder / "secrets").mkdir()
+    (milepost.folder / "secrets" / "header").write_text(canaries["secret header"] + "\n")
+    milepost.configure(CONFIGURATION.format(base_url=model_server.base_url))
+    milepost.environment = {
+        "ECHO_KEY": canaries["provider key"],
+        "SOME_TOKEN": canaries["host environment"],
+        "LEDGER_PASSWORD": canaries["database password"],
+    }
+    return Watched(milepost, model_server, canaries)
+
+
+@contextlib.contextmanager
+def _running(watched: Watched) -> Iterator[Instance]:
+    """An instance, whose output is collected when it has ended."""
+    with running(watched.milepost, "dev") as process, ThreadPoolExecutor(2) as readers:
+        assert process.stdout is not None and process.stderr is not None
+        # Read all the time: it logs everything, and a full pipe would stop it.
+        said = [readers.submit(stream.read) for stream in (process.stdout, process.stderr)]
+        try:
+            with Instance(watched.milepost) as client:
+                watched.canaries["API token"] = client.token
+                watched.collected.update(_environments(process.pid))
+                yield client
+                watched.keep("HTTP answers", b"\n".join(client.heard))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            for name, stream in zip(("standard output", "log"), said, strict=True):
+                watched.keep(name, stream.result(SECONDS).encode())
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.FixtureRequest) -> None:
+    if database == "postgresql":
+        watched.use_postgres(str(request.getfixturevalue("empty_postgres_url")))
+    with _running(watched) as instance:
+        session = instance.open(watched.milepost.folder)
+        _work(instance, watched, session)
+        _provoke(instance, session)
+        if database == "sqlite":
+            _run_commands(watched, session)
+        watched.keep("history", instance.history(session))
+        watched.collected.update(asyncio.run(_histories(instance.info["temporal_target"])))
+    watched.collected.update(files(watched.milepost.home, without=frozenset({"api.token"})))
+    watched.collected.update(files(watched.milepost.folder, without=frozenset({"header"})))
+    if watched.database is not None:
+        watched.collected.update(postgres_rows(watched.database))
+    _look_around(watched)
+    found = leaks(watched.collected, watched.canaries)
+    assert not found, "\n".join(found)
+
+
+def _work(instance: Instance, watched: Watched, session: str) -> None:
+    """Turns that succeed, fail, are retried and stopped, while the provider echoes what it was sent."""
+    key, header = watched.canaries["provider key"], watched.canaries["secret header"]
+    echo = f"Your key is {key} and your header {header}."
+    leak = Reply(status=500, body=f"Bad header: {header}; {key}", headers={"X-Echo": key, "X-More": header})
+    refused = Reply(status=401, body=json.dumps({"error": {"message": f"Incorrect API key provided: {key}"}}))
+    answer = Reply(text=echo, reasoning=echo, piece=5, delay=0.01, headers={"X-Echo": key})
+    calls = [{"name": "bash", "id": key, "arguments": json.dumps({"command": f"curl -H '{header}' {key}"})}]
+    half = Reply(text=echo, piece=len(echo) // 3, fault="rst", fault_after=2)
+
+    assert _turn(instance, watched, session, "answered", answer)["state"] == "completed"
+    assert _turn(instance, watched, session, "called", Reply(calls=calls), Reply(text=echo))["state"] == "completed"
+    assert _turn(instance, watched, session, "retried", leak, Reply(text=echo))["state"] == "completed"
+    assert _turn(instance, watched, session, "refused", refused)["error"]["code"] == "model_unauthorized"
+    assert _turn(instance, watched, session, "broken off", half, refused)["state"] == "failed"
+    assert _stopped(instance, watched, session, echo)["state"] == "stopped"
+    taped = _turn(instance, watched, session, "recorded", Reply(text=echo, reasoning=echo), provider="tape")
+    assert taped["state"] == "completed"
+    assert all(chat.headers["authorization"] == f"Bearer {key}" for chat in watched.server.chats)
+    assert all(chat.headers["x-team-token"] == header for chat in watched.server.chats)
+
+
+def _turn(instance: Instance, watched: Watched, session: str, name: str, *replies: Reply, **options: Any) -> Any:
+    """A turn against these replies, followed live; its deltas are collected as the text a reader puts together."""
+    watched.server.plan(*replies)
+    turn = instance.begin(session, f"Do what is to be {name}", **options)
+    _keep_stream(watched, name, instance.follow(session, turn))
+    return instance.ended(turn)
+
+
+def _stopped(instance: Instance, watched: Watched, session: str, echo: str) -> Any:
+    """A turn that is stopped in the middle of a secret."""
+    watched.server.plan(Reply(text=echo, piece=9, fault="stall", fault_after=5))
+    turn = instance.begin(session, "Do what is to be stopped")
+    with ThreadPoolExecutor(1) as reader:
+        frames = reader.submit(instance.follow, session, turn)
+        asked = len(watched.server.chats)
+        watched.server.wait(lambda: watched.server.chats[-1].events_sent >= 5 and asked, SECONDS)
+        time.sleep(0.2)
+        instance.post(f"/turns/{turn}/stop", {"reason": "enough"})
+        _keep_stream(watched, "stopped", frames.result(SECONDS))
+    return instance.ended(turn)
+
+
+def _keep_stream(watched: Watched, name: str, frames: list[Any]) -> None:
+    watched.keep(f"frames of {name}", frames)
+    texts: dict[str, str] = {}
+    for frame in frames:
+        if frame["type"] == "delta":
+            channel = frame["data"]["channel"]
+            texts[channel] = texts.get(channel, "") + frame["data"]["text"]
+    for channel, text in texts.items():
+        watched.keep(f"{channel} of {name}", text.encode())
+
+
+def _provoke(instance: Instance, session: str) -> None:
+    """Answers that say no."""
+    turns = f"/api/v1/sessions/{session}/turns"
+    for method, path, more in (
+        ("GET", "/api/v1/doctor", {}),
+        ("GET", "/health/ready", {}),
+        ("GET", "/api/v1/turns/trn_none", {}),
+        ("POST", turns, {"json": {"text": "Go", "provider": "keyless"}}),
+        ("POST", turns, {"json": {"text": "Go", "provider": "nobody"}}),
+        ("POST", turns, {"json": {"text": 5, "model": None}}),
+        ("POST", turns, {"content": b"{", "headers": {"Content-Type": "application/json"}}),
+        ("GET", "/api/v1/sessions", {"headers": {"Authorization": f"Bearer {instance.token[:-1]}"}}),
+        ("POST", "/api/v1/login", {"json": {"token": [instance.token]}}),
+        ("POST", "/api/v1/login", {"json": {"token": instance.token}}),
+    ):
+        instance.call(method, path, **more)
+    answers = b"".join(instance.heard)
+    for expected in (b"secret_missing", b"env:NO_SUCH_KEY", b"unauthorized", b"malformed_json"):
+        assert expected in answers
+
+
+def _run_commands(watched: Watched, session: str) -> None:
+    """What the command line says, all at once."""
+    more = [["history", session], ["history", session, "--json"], ["effects", "list", session, "--json"]]
+    started = {" ".join(command): watched.milepost.start(*command) for command in [*COMMANDS, *more]}
+    for name, process in started.items():
+        done = watched.milepost.finish(process)
+        watched.keep(f"milepost {name}", (done.out + done.err).encode())
+    assert b"env:ECHO_KEY" in watched.collected["milepost config show"]
+    assert b"model_unauthorized" not in watched.collected["milepost config show"]
+
+
+def _look_around(watched: Watched) -> None:
+    """That all the places are among what was collected, with what is expected there."""
+    collected = watched.collected
+    ledger = collected["milepost.db"] if watched.database is None else collected["table events"]
+    for place in (ledger, collected["history"], collected["frames of answered"]):
+        assert b"[hidden]" in place
+    assert collected["text of answered"] == b"Your key is [hidden] and your header [hidden]."
+    assert collected["text of stopped"].startswith(b"Your key is")
+    assert b"[hidden]" in collected["tape.jsonl"]
+    assert b'"level": "debug"' in collected["log"]
+    assert b"[hidden]" in collected["log"], "the server's headers are logged by a library"
+    assert any(place.startswith("workflow") for place in collected) and "temporal.db" in collected
+    assert any(place.startswith("environment of") for place in collected)
+
+
+async def _histories(target: str) -> dict[str, bytes]:
+    return await histories(await connect(TemporalAddress(target)))
+
+
+def _environments(pid: int) -> dict[str, bytes]:
+    """The environments of the instance's child processes."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
+                name = (path.parent / "comm").read_text().strip()
+                found[f"environment of {name} {path.parent.name}"] = (path.parent / "environ").read_bytes()
+    return found
