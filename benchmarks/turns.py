@@ -125,7 +125,7 @@ class Bench:
         start = time.perf_counter()
         begun = await self.turns.begin(BeginTurn(session_id, "go"))
         accepted = time.perf_counter() - start
-        while (await self.turns.get(begun.turn.turn_id)).turn.state == "running":
+        while not await self.parts.ledger.read(lambda tx: tx.turns.get(begun.turn.turn_id).state.terminal):
             await subscription.wait(5)
         subscription.close()
         return accepted, time.perf_counter() - start
