@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands import config, data, doctor, ledger, run, servers, sessions, turns
+from cli.commands import chat, config, data, doctor, ledger, run, servers, sessions, turns
 from milepost.temporal.exit import clean_exit
 
 commands = typer.Typer(
@@ -17,7 +17,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, turns, sessions, ledger, servers, config, doctor, data):
+for module in (run, chat, turns, sessions, ledger, servers, config, doctor, data):
     module.register(commands)
 
 
@@ -39,7 +39,7 @@ def _root(
 
 
 def app() -> None:
-    """Run the command line and leave the process without interpreter finalization where the SDK needs that."""
+    """Run the command line and leave the process at once, without the interpreter's finalization."""
     code: object = 0
     try:
         commands()
@@ -49,6 +49,4 @@ def app() -> None:
         if code is not None:
             sys.stderr.write(f"{code}\n")
         code = 0 if code is None else 1
-    if "temporalio" in sys.modules:
-        clean_exit(code)
-    sys.exit(code)
+    clean_exit(code)

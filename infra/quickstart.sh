@@ -48,7 +48,8 @@ PY
 say "The project is in $SAMPLE."
 "$VENV/bin/milepost" run "The greeting is misspelled. Correct it and run the test." --workspace "$SAMPLE" --provider scripted --model demo
 
-step "Done in $(seconds)"
+image=$(podman image inspect --format '{{.Size}}' localhost/milepost-sandbox:latest 2>/dev/null || echo 0)
+step "Done in $(seconds): $(megabytes "$VENV") MB in .venv, $((image / 1000000)) MB sandbox image"
 say "The turn is in the ledger. Its Temporal page is served while a stack runs:"
 say "  $VENV/bin/milepost dev        keeps everything running and prints the addresses"
 say "  $VENV/bin/milepost --help     shows the rest; see README.md for a real model"

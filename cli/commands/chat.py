@@ -1,0 +1,159 @@
+"""`milepost chat`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.commands.run import Agent, Model, Provider, Script, Workspace, summarize
+from cli.failures import ConnectionLost, Exit
+from cli.invocation import Invocation, command
+from cli.routes import API
+from milepost.domain.errors import MilepostError
+
+if TYPE_CHECKING:
+    from cli.connection import Reached
+    from cli.follow import Position
+    from cli.live import LiveView
+    from cli.turning import Order
+
+MAX_INSTANCES = 20
+"""How many instances may go away under one conversation."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    command(app, "chat")(chat)
+
+
+async def chat(
+    call: Invocation,
+    session: Annotated[
+        str | None, typer.Argument(help="Session to go on with; without one a new one is opened.")
+    ] = None,
+    workspace: Workspace = Path(),
+    agent: Agent = None,
+    provider: Provider = None,
+    model: Model = None,
+    script: Script = None,
+) -> Exit:
+    """Talk to an agent: each line is a turn. Ctrl-C stops the turn at hand; at the prompt it leaves."""
+    from cli.connection import Need, reach
+    from cli.turning import Order, check_order, read_script
+
+    first = Order("-", session, workspace, None, agent, provider, model, read_script(script))
+    conversation = _Conversation(call, first)
+    for remaining in reversed(range(MAX_INSTANCES)):
+        try:
+            async with reach(call, Need.EXECUTE, before_start=lambda: check_order(call, first)) as reached:
+                with _terminal_restored():
+                    await conversation.go_on(reached)
+                return Exit.OK
+        except ConnectionLost:
+            if not remaining:
+                raise
+            call.out.note("The running instance went away; going on with another one ...", style="yellow")
+    raise AssertionError("unreachable")
+
+
+class _Conversation:
+    """What outlives the instance it is held on: the Session, the place in its stream, a turn that is not finished."""
+
+    def __init__(self, call: Invocation, first: Order) -> None:
+        from cli.follow import Position
+        from cli.live import LiveView
+
+        self._call = call
+        self._template = first
+        self._pending: Order | None = None
+        self._position: Position = Position()
+        self._view: LiveView = LiveView(sys.stderr if call.json else sys.stdout)
+
+    async def go_on(self, reached: Reached) -> None:
+        """Turn after turn until the end of input. Raises ConnectionLost; nothing that was sent is lost by it."""
+        from cli.turning import open_session
+
+        if self._template.session_id is None:
+            self._template.session_id = await open_session(reached.client, self._template)
+        session = await reached.client.get(f"{API}/sessions/{self._template.session_id}")
+        where = f"Session {session['session_id']} on {session['workspace']['path']}."
+        self._call.out.note(f"{where} /exit leaves, Ctrl-C stops a turn.")
+        while (order := self._pending or await self._next()) is not None:
+            self._pending = order
+            await self._turn(reached, order)
+            self._pending = None
+
+    async def _next(self) -> Order | None:
+        from cli.turning import Order
+
+        while (text := await _ask(self._call, "> ")) is not None:
+            if text.strip() in ("/exit", "/quit"):
+                return None
+            if text.strip():
+                like = self._template
+                return Order(text, like.session_id, None, None, like.agent, like.provider, like.model, like.script)
+        return None
+
+    async def _turn(self, reached: Reached, order: Order) -> None:
+        from cli.turning import one_turn
+
+        try:
+            turn = await one_turn(reached, order, view=self._view, position=self._position)
+        except ConnectionLost:
+            raise
+        except MilepostError as error:
+            self._call.out.error(error)
+            return
+        if self._call.json:
+            self._call.out.record(turn)
+        else:
+            summarize(self._call, turn)
+
+
+async def _ask(call: Invocation, prompt: str) -> str | None:
+    """A line from standard input, None at its end. Read in a thread that does not hold up the end of the process."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[str | None] = loop.create_future()
+    interactive = sys.stdin.isatty() and not call.json
+
+    def deliver(text: str | None) -> None:
+        if not answer.done():
+            answer.set_result(text)
+
+    def read() -> None:
+        try:
+            if interactive:
+                import readline  # noqa: F401 - editing and history of the line
+
+                text: str | None = input(prompt)
+            else:
+                line = sys.stdin.readline()
+                text = line.rstrip("\r\n") if line else None
+        except (EOFError, OSError, ValueError):
+            text = None
+        loop.call_soon_threadsafe(deliver, text)
+
+    threading.Thread(target=read, daemon=True, name="prompt").start()
+    return await answer
+
+
+@contextlib.contextmanager
+def _terminal_restored() -> Iterator[None]:
+    """Whoever leaves at the prompt leaves while the line editor holds the terminal in its own mode."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
