@@ -101,6 +101,9 @@ class InstantSandbox:
     async def kill(self, effect_id: str) -> None:
         return
 
+    async def sessions(self) -> frozenset[str]:
+        return frozenset()
+
     async def remove(self, session_id: str) -> None:
         return
 

@@ -1,4 +1,4 @@
-"""The leased loops of a worker process: dispatch, reconcile, heartbeat. They work when Temporal does not."""
+"""The leased loops of a worker process: dispatch, reconcile, heartbeat, tidying. They work when Temporal does not."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from milepost.services.reconcile import Reconciler
 DISPATCH_POLL_SECONDS = 1.0
 RECONCILE_SECONDS = 30.0
 BEAT_SECONDS = 10.0
+TIDY_SECONDS = 60.0
 BACKOFF_MAX_SECONDS = 15.0
 
 _log = get_logger(__name__)
@@ -33,6 +34,7 @@ class Loops:
         dispatcher: Dispatcher,
         reconciler: Reconciler,
         beat: Callable[[int], WorkerBeat],
+        tidy: Callable[[], Awaitable[object]],
         reconcile_seconds: float = RECONCILE_SECONDS,
     ) -> None:
         self._ledger = ledger
@@ -41,6 +43,7 @@ class Loops:
         self._dispatcher = dispatcher
         self._reconciler = reconciler
         self._beat = beat
+        self._tidy = tidy
         self._reconcile_seconds = reconcile_seconds
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -51,6 +54,7 @@ class Loops:
             asyncio.create_task(self._dispatch(), name="dispatch"),
             asyncio.create_task(self._repeat(self._reconcile_seconds, self._reconciler.run_once), name="reconcile"),
             asyncio.create_task(self._repeat(BEAT_SECONDS, self._send_beat), name="beat"),
+            asyncio.create_task(self._repeat(TIDY_SECONDS, self._tidy), name="tidy"),
         ]
 
     async def stop(self) -> None:

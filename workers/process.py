@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from activities.tools import ToolActivities, plan_call
 from activities.turns import ToolDefinitions, TurnActivities
 from milepost.contracts.naming import MODELS_QUEUE, TURNS_QUEUE, queue_name, sandbox_queue
 from milepost.domain.agents import AgentConfig
+from milepost.domain.errors import MilepostError
 from milepost.domain.sessions import Session
+from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
@@ -32,6 +35,9 @@ from workers.loops import RECONCILE_SECONDS, Loops
 from workers.runtime import QueuePlan, WorkerRuntime, WorkerSettings
 
 LIVE_WORKER_US = 60_000_000
+LEAVE_SECONDS = 15.0
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ class WorkerProcess:
             Dispatcher(parts.ledger, starter, parts.clock, parts.worker),
             Reconciler(parts.ledger, starter, parts.clock, parts.worker),
             self._beat,
+            self._tidy,
             reconcile_seconds,
         )
 
@@ -102,9 +109,25 @@ class WorkerProcess:
         await self._loops.start()
 
     async def stop(self) -> None:
-        """Stop in order: no new dispatches, then the workers."""
+        """Stop in order: no new dispatches, then the workers, then the containers that no turn needs."""
         await self._loops.stop()
         await self._runtime.stop()
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._leave()
+        except (MilepostError, TimeoutError) as error:
+            _log.warning("containers.left", error=str(error) or type(error).__name__)
+
+    async def _tidy(self) -> None:
+        if self._queues.sandbox in self._queues.serve:
+            await self._parts.workbench.tidy(self._parts.ledger)
+
+    async def _leave(self) -> None:
+        """Leave no container behind, unless another process of this host still works with them."""
+        since = self._parts.clock.now() - LIVE_WORKER_US
+        live = await self._parts.ledger.read(lambda tx: tx.workers.live(since))
+        if all(beat.host != self._parts.host for beat in live):
+            await self._parts.workbench.tidy(self._parts.ledger, leaving=True)
 
     def _beat(self, at: int) -> WorkerBeat:
         return WorkerBeat(self._parts.worker, self._parts.host, tuple(sorted(self._queues.serve)), at)

@@ -180,6 +180,9 @@ class SandboxProvider(Protocol):
     async def open(self, spec: SandboxSpec) -> Sandbox:
         """The Session's sandbox, made or reattached; idempotent. Raises SandboxUnavailable with the exact fix."""
 
+    async def sessions(self) -> frozenset[str]:
+        """The Sessions of this instance that have a container on this host. Raises SandboxUnavailable."""
+
     async def remove(self, session_id: str) -> None:
         """Remove the Session's container and volumes; idempotent."""
 

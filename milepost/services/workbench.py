@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from milepost.domain.errors import SandboxUnavailable
-from milepost.domain.sessions import Session
+from milepost.domain.errors import SandboxUnavailable, SessionNotFound
+from milepost.domain.sessions import Session, SessionStatus
+from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.sandbox import Sandbox, SandboxProvider, SandboxSpec
 
 CHECK_TTL_SECONDS = 20.0
@@ -22,6 +23,7 @@ class Workbench:
         self._spec_of = spec_of
         self._checked_at = float("-inf")
         self._reason: str | None = None
+        self._used = False
 
     async def unavailable(self) -> str | None:
         """Why no tools can be offered (with what to do), or None."""
@@ -37,4 +39,30 @@ class Workbench:
         """The Session's sandbox. Raises SandboxUnavailable."""
         if self._provider is None:
             raise SandboxUnavailable("The configuration has no sandbox back end.", fix="Set sandbox.backend.")
+        self._used = True
         return await self._provider.open(self._spec_of(session))
+
+    async def tidy(self, ledger: Ledger, *, leaving: bool = False) -> int:
+        """Remove containers that no turn needs; return how many.
+
+        While serving, those of closed or deleted Sessions; when `leaving`, all without a running turn. A container
+        holds nothing of worth between turns: the files are in the Workspace, and the next turn makes a new one.
+        Raises SandboxUnavailable.
+        """
+        if self._provider is None or not self._used:
+            return 0  # a process that opened no sandbox need not wake the back end
+        found = await self._provider.sessions()
+        unused = await ledger.read(lambda tx: [session for session in found if _unused(tx, session, leaving=leaving)])
+        for session_id in unused:
+            await self._provider.remove(session_id)
+        return len(unused)
+
+
+def _unused(tx: LedgerTx, session_id: str, *, leaving: bool) -> bool:
+    try:
+        session = tx.sessions.get(session_id)
+    except SessionNotFound:
+        return True
+    if tx.turns.running(session_id) is not None:
+        return False
+    return leaving or session.status is SessionStatus.CLOSED

@@ -205,6 +205,9 @@ class DoomedSandboxes:
         sandbox = await self.provider.open(spec)
         return DoomedSandbox(sandbox, Path(spec.workspace_path) / JOURNAL, self.point.position)
 
+    async def sessions(self) -> frozenset[str]:
+        return await self.provider.sessions()
+
     async def remove(self, session_id: str) -> None:
         await self.provider.remove(session_id)
 

@@ -101,6 +101,9 @@ class MemorySandboxes:
     async def open(self, spec: SandboxSpec) -> Sandbox:
         return self.by_session.setdefault(spec.session_id, MemorySandbox())
 
+    async def sessions(self) -> frozenset[str]:
+        return frozenset(self.by_session)
+
     async def remove(self, session_id: str) -> None:
         self.by_session.pop(session_id, None)
 

@@ -154,11 +154,12 @@ async def test_a_lost_sandbox_makes_the_outcome_uncertain_and_says_so(
         async with asyncio.timeout(30):
             while not (session in sandboxes.by_session and sandboxes.by_session[session].commands()):
                 await asyncio.sleep(0.02)
-    sandboxes.by_session[session].lost = True
+    sandbox = sandboxes.by_session[session]
+    sandbox.lost = True
     async with stack.worker():
         turn = await stack.ended(begun.turn.turn_id)
     assert turn.state is TurnState.COMPLETED
-    assert sandboxes.by_session[session].commands() == ["hang on"]
+    assert sandbox.commands() == ["hang on"]
     uncertain = await stack.history.effects(session, state=EffectState.UNCERTAIN)
     assert len(uncertain) == 1
     assert "effect.uncertain" in [event.TYPE for event in await events_of(stack, session)]

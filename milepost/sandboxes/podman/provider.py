@@ -96,6 +96,10 @@ class PodmanProvider:
             self._sandboxes[spec.session_id] = sandbox
             return sandbox
 
+    async def sessions(self) -> frozenset[str]:
+        """See the port."""
+        return frozenset(found.session_id for found in await self.owned())
+
     async def remove(self, session_id: str) -> None:
         """Remove the Session's container, running or not; idempotent."""
         async with self._lock(session_id), _translated():
