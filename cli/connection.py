@@ -58,12 +58,12 @@ async def reach(
     """
     root = call.root
     async with contextlib.AsyncExitStack() as stack:
-        running = await _running(root)
-        if running is None and need is not Need.READ:
-            running = await _await_or_own(root, stack, call, need)
-        if running is not None:
-            stack.push_async_callback(running.client.close)
-            yield running
+        found = await running(root)
+        if found is None and need is not Need.READ:
+            found = await _await_or_own(root, stack, call, need)
+        if found is not None:
+            stack.push_async_callback(found.client.close)
+            yield found
         elif need is Need.EXECUTE:
             if before_start is not None:
                 before_start()
@@ -74,14 +74,15 @@ async def reach(
 
 async def running_info(root: DataRoot) -> InstanceInfo | None:
     """What the running instance tells about itself; None when none runs."""
-    reached = await _running(root)
+    reached = await running(root)
     if reached is None:
         return None
     await reached.client.close()
     return reached.info
 
 
-async def _running(root: DataRoot) -> Reached | None:
+async def running(root: DataRoot) -> Reached | None:
+    """A client of the instance that serves the data root, None when none does; whoever gets it closes it."""
     info = root.read_info()
     if info is None or not root.token.exists():
         return None
@@ -107,9 +108,9 @@ async def _await_or_own(
             root.prepare()
             stack.enter_context(root.lock("run" if need is Need.EXECUTE else "command"))
         except InstanceLocked:
-            running = await _running(root)
-            if running is not None:
-                return running
+            found = await running(root)
+            if found is not None:
+                return found
             if loop.time() > deadline:
                 raise
             if not told:

@@ -45,7 +45,7 @@ async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool,
         StorageUnavailable, SchemaTooNew, TemporalUnavailable, ConfigInvalid, SecretMissing.
     """
     from milepost.temporal.starter import TemporalStarter
-    from workers.process import WorkerProcess, embedded_queues
+    from workers.process import WorkerProcess, embedded_queues, host_name, split_queues
 
     await require_own_packages()
     async with contextlib.AsyncExitStack() as stack:
@@ -56,7 +56,9 @@ async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool,
         temporal = await stack.enter_async_context(temporal_connection(config, root))
         await core.record_start(role)
         starter = TemporalStarter(temporal.client, core.ledger.instance_id)
-        process = WorkerProcess(execution_parts(core), temporal.client, starter, embedded_queues())
+        # On a shared cluster the queues must mean to every worker of the instance what they mean to this one.
+        queues = embedded_queues() if embedded(config) else split_queues(host_name())
+        process = WorkerProcess(execution_parts(core), temporal.client, starter, queues)
         await process.start()
         stack.push_async_callback(process.stop)
         part = TemporalPart(temporal.address.ui, temporal.address.namespace, temporal.address.target, temporal.check)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING
+
 import typer
 
 from cli.failures import Exit
 from cli.invocation import Invocation, command
-from cli.routes import API
-from milepost.domain.errors import TemporalUnavailable
+from cli.routes import API, Json
+from milepost.domain.errors import MilepostError, TemporalUnavailable
+
+if TYPE_CHECKING:
+    from cli.connection import Reached
 
 
 def register(app: typer.Typer) -> None:
@@ -18,25 +25,47 @@ def register(app: typer.Typer) -> None:
 
 async def doctor(call: Invocation) -> Exit:
     """Check every real part and print the exact fix of what is wrong. Exits with 1 if something is."""
-    from cli.connection import Need, reach
+    info = None
+    async with contextlib.AsyncExitStack() as stack:
+        reached = await _reachable(call, stack)
+        if reached is not None:
+            info = reached.info
+            checks = (await reached.client.get(f"{API}/doctor"))["checks"]
+        else:
+            from milepost.bootstrap.doctor import examine
 
-    async with reach(call, Need.READ) as reached:
-        found = await reached.client.get(f"{API}/doctor")
-    info = reached.info
-    instance = None if info is None else {"pid": info.pid, "role": info.role, "release": info.release}
+            checks = [dataclasses.asdict(check) for check in await examine(lambda: call.config)]
+    ok = all(check["ok"] for check in checks)
     if call.json:
-        call.out.document({"ok": found["ok"], "checks": found["checks"], "instance": instance})
+        instance = None if info is None else {"pid": info.pid, "role": info.role, "release": info.release}
+        call.out.document({"ok": ok, "checks": checks, "instance": instance})
     else:
-        from rich.markup import escape
+        _print(call, checks, f"Instance: milepost {info.role}, pid {info.pid}." if info else "No instance is running.")
+    return Exit.OK if ok else Exit.FAILED
 
-        running = f"Instance: milepost {info.role}, pid {info.pid}." if info else "No instance is running."
-        call.out.line(f"[dim]{escape(running)} Data root: {escape(str(call.root.path))}[/]")
-        for check in found["checks"]:
-            mark = "[green]ok  [/]" if check["ok"] else "[red]FAIL[/]"
-            call.out.line(f"{mark} {escape(check['name']):<16} {escape(check['detail'])}")
-            if check["fix"]:
-                call.out.line(f"     {'':<16} [yellow]→ {escape(check['fix'])}[/]")
-    return Exit.OK if found["ok"] else Exit.FAILED
+
+async def _reachable(call: Invocation, stack: contextlib.AsyncExitStack) -> Reached | None:
+    from cli.connection import running
+
+    try:
+        reached = await running(call.root)
+    except MilepostError:
+        # A configuration that cannot be read is what the examination tells first.
+        return None
+    if reached is not None:
+        stack.push_async_callback(reached.client.close)
+    return reached
+
+
+def _print(call: Invocation, checks: list[Json], instance: str) -> None:
+    from rich.markup import escape
+
+    call.out.line(f"[dim]{escape(instance)}[/]")
+    for check in checks:
+        mark = "[green]ok  [/]" if check["ok"] else "[red]FAIL[/]"
+        call.out.line(f"{mark} {escape(check['name']):<16} {escape(check['detail'])}")
+        if check["fix"]:
+            call.out.line(f"     {'':<16} [yellow]→ {escape(check['fix'])}[/]")
 
 
 async def url(call: Invocation) -> None:

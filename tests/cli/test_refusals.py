@@ -132,3 +132,27 @@ def test_config_commands(milepost: Milepost) -> None:
     assert milepost.run("config", "show", "--json", "--config", str(given)).json()["api"]["port"] == 10
     assert milepost.run("config", "schema").json()["properties"]["api"]
     assert milepost.run("config", "show", "--config", "missing.yaml").code == 2
+
+
+def test_doctor_tells_everything_also_when_parts_are_broken(milepost: Milepost, tmp_path: Path) -> None:
+    def checks() -> dict[str, dict[str, object]]:
+        done = milepost.run("doctor", "--json")
+        assert done.code == 1, done.err
+        return {check["name"]: check for check in done.json()["checks"]}
+
+    milepost.configure("database: {url: 'postgresql://nobody@127.0.0.1:1/x'}\nsandbox: {backend: none}\n")
+    found = checks()
+    assert {name for name, check in found.items() if not check["ok"]} == {"database"}
+    assert {"configuration", "packages", "disk", "temporal", "sandbox", "model:default"} < found.keys()
+
+    (tmp_path / "file").write_text("")
+    home, milepost.home = milepost.home, tmp_path / "file" / "home"
+    milepost.configure("sandbox: {backend: none}\n")
+    assert {"disk", "database"} == {name for name, check in checks().items() if not check["ok"]}
+
+    milepost.home = home
+    milepost.configure("api: {prot: 1}\n")
+    found = checks()
+    assert list(found) == ["configuration"]
+    assert found["configuration"]["fix"] == "Did you mean 'port'?"
+    assert "FAIL configuration" in milepost.run("doctor").out
