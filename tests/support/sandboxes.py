@@ -89,23 +89,27 @@ class MemorySandbox:
 
 
 class MemorySandboxes:
-    """One `MemorySandbox` per Session; it survives a restarted worker of the same test."""
+    """One `MemorySandbox` per Session; a removed one is kept to look at, and the next `open` makes a new one."""
 
     def __init__(self) -> None:
         self.by_session: dict[str, MemorySandbox] = {}
+        self.removed: set[str] = set()
         self.health = SandboxHealth(ok=True, detail="in memory")
 
     async def check(self) -> SandboxHealth:
         return self.health
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
-        return self.by_session.setdefault(spec.session_id, MemorySandbox())
+        if spec.session_id not in self.by_session or spec.session_id in self.removed:
+            self.by_session[spec.session_id] = MemorySandbox()
+            self.removed.discard(spec.session_id)
+        return self.by_session[spec.session_id]
 
     async def sessions(self) -> frozenset[str]:
-        return frozenset(self.by_session)
+        return frozenset(self.by_session) - self.removed
 
     async def remove(self, session_id: str) -> None:
-        self.by_session.pop(session_id, None)
+        self.removed.add(session_id)
 
     async def close(self) -> None:
         return

@@ -28,8 +28,8 @@ async def test_a_worker_that_leaves_removes_all_but_those_at_work(
         async with asyncio.timeout(30):
             while not (busy in sandboxes.by_session and sandboxes.by_session[busy].commands()):
                 await asyncio.sleep(0.02)
-        assert idle in sandboxes.by_session
-    assert set(sandboxes.by_session) == {busy}
+        assert idle in await sandboxes.sessions()
+    assert await sandboxes.sessions() == {busy}
     await stack.turns.stop(second, actor="test")
     async with stack.worker():
         assert (await stack.ended(second)).state is TurnState.STOPPED
@@ -45,4 +45,4 @@ async def test_serving_removes_those_of_closed_sessions_only(
         await stack.ended(second)
         await stack.sessions.close(closed)
         assert await stack.parts.workbench.tidy(stack.parts.ledger) == 1
-        assert set(sandboxes.by_session) == {kept}
+        assert await sandboxes.sessions() == {kept}
