@@ -1,9 +1,9 @@
-"""All runs of a database at once: they spend most of their time waiting for Temporal to notice a death."""
+"""All runs at once: they spend most of their time waiting for Temporal to notice a death."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +23,17 @@ ACTING = 4
 ALL_SECONDS = 300.0
 
 
+Outcome = Evidence | BaseException
+"""What a run left behind, or what it ended with."""
+
+
 class Ledgers:
     """Makes fresh ledgers of one of the two databases."""
 
-    def __init__(self, name: str, request: pytest.FixtureRequest) -> None:
-        self.name = name
+    def __init__(self, database: str, request: pytest.FixtureRequest) -> None:
         self._made: list[str] = []
         self._server: PostgresServer | None = None
-        if name == "sqlite":
+        if database == "sqlite":
             self._template = request.getfixturevalue("sqlite_template")
         else:
             self._server = request.getfixturevalue("postgres_server")
@@ -46,42 +49,21 @@ class Ledgers:
         return self._server.url(self._made[-1])
 
     def drop(self) -> None:
+        """Remove what was made outside of the folders."""
         for name in self._made:
             if self._server is not None:
                 self._server.drop_database(name)
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def ledgers(request: pytest.FixtureRequest) -> Iterator[Ledgers]:
-    """Fresh ledgers on each of the two databases."""
-    found = Ledgers(request.param, request)
-    yield found
-    found.drop()
-
-
 @dataclass
-class Runs:
-    """What every run of a database left behind, or the exception it ended with."""
-
-    reference: Evidence
-    found: dict[Scenario, Evidence | BaseException]
-
-    def of(self, scenario: Scenario) -> Evidence:
-        """The scenario's evidence. Raises what the run raised."""
-        found = self.found[scenario]
-        if isinstance(found, BaseException):
-            raise found
-        return found
-
-
-@dataclass
-class _Stage:
+class Stage:
     """What the worlds of one database are made from."""
 
     folder: Path
     ledgers: Ledgers
     podman_root: Path
     client: Client
+    acting: asyncio.Semaphore
 
     @asynccontextmanager
     async def world(self, name: str, *, gate: bool) -> AsyncIterator[World]:
@@ -90,43 +72,70 @@ class _Stage:
         async with world(folder, self.ledgers.new(folder), self.podman_root, self.client, gate=gate) as made:
             yield made
 
-    async def play(self, scenarios: Sequence[Scenario]) -> Runs:
-        acting = asyncio.Semaphore(ACTING)
+    async def reference(self) -> Evidence:
+        """The undisturbed run."""
+        async with self.world("undisturbed", gate=True) as made:
+            return await undisturbed(made, self.acting)
 
-        async def reference() -> Evidence:
-            async with self.world("undisturbed", gate=True) as made:
-                return await undisturbed(made, acting)
+    async def scenario(self, number: int, scenario: Scenario) -> Evidence:
+        """The run of a scenario."""
+        async with self.world(str(number), gate=not scenario.outlives) as made:
+            return await killed(scenario, made, self.acting)
 
-        async def one(number: int, scenario: Scenario) -> Evidence:
-            async with self.world(str(number), gate=not scenario.outlives) as made:
-                return await killed(scenario, made, acting)
+    async def play(self, scenarios: Sequence[Scenario]) -> dict[Scenario | None, Outcome]:
+        """All scenarios, and the undisturbed run under None."""
+        plays = [self.scenario(number, scenario) for number, scenario in enumerate(scenarios)]
+        outcomes = await asyncio.gather(*plays, self.reference(), return_exceptions=True)
+        return dict(zip([*scenarios, None], outcomes, strict=True))
 
-        plays = [one(number, scenario) for number, scenario in enumerate(scenarios)]
-        async with asyncio.timeout(ALL_SECONDS):
-            first, *found = await asyncio.gather(reference(), *plays, return_exceptions=True)
-        if isinstance(first, BaseException):
-            raise first
-        return Runs(first, dict(zip(scenarios, found, strict=True)))
+
+@dataclass
+class Runs:
+    """The runs on all databases."""
+
+    outcomes: dict[str, dict[Scenario | None, Outcome]]
+
+    def of(self, database: str, scenario: Scenario | None = None) -> Evidence:
+        """What the scenario left behind, or without one the undisturbed run. Raises what the run raised."""
+        outcome = self.outcomes[database][scenario]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def runs(
     request: pytest.FixtureRequest,
-    ledgers: Ledgers,
     podman_root: Path,
     temporal_address: TemporalAddress,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Runs:
-    """The undisturbed run, and those of all scenarios that the selected tests of this module ask for."""
-    stage = _Stage(tmp_path_factory.mktemp(ledgers.name), ledgers, podman_root, await connect(temporal_address))
-    return await stage.play(_wanted(request))
+) -> AsyncIterator[Runs]:
+    """All scenarios that the selected tests of this module ask for, on their databases, and the undisturbed runs."""
+    client, acting = await connect(temporal_address), asyncio.Semaphore(ACTING)
+    stages: dict[str, Stage] = {}
+    outcomes: dict[str, dict[Scenario | None, Outcome]] = {}
+    wanted = _wanted(request)
+    for database, scenarios in wanted.items():
+        try:
+            ledgers = Ledgers(database, request)
+        except (pytest.skip.Exception, pytest.fail.Exception) as missing:
+            outcomes[database] = dict.fromkeys([*scenarios, None], missing)
+            continue
+        stages[database] = Stage(tmp_path_factory.mktemp(database), ledgers, podman_root, client, acting)
+    async with asyncio.timeout(ALL_SECONDS):
+        played = await asyncio.gather(*(stage.play(wanted[database]) for database, stage in stages.items()))
+    yield Runs(outcomes | dict(zip(stages, played, strict=True)))
+    for stage in stages.values():
+        stage.ledgers.drop()
 
 
-def _wanted(request: pytest.FixtureRequest) -> list[Scenario]:
-    wanted: list[Scenario] = []
+def _wanted(request: pytest.FixtureRequest) -> dict[str, list[Scenario]]:
+    wanted: dict[str, list[Scenario]] = {}
     for item in request.session.items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        scenario = params.get("scenario")
-        if item.nodeid.startswith(request.node.nodeid) and isinstance(scenario, Scenario) and scenario not in wanted:
-            wanted.append(scenario)
+        database, scenario = params.get("database"), params.get("scenario")
+        if item.nodeid.startswith(request.node.nodeid) and isinstance(scenario, Scenario):
+            scenarios = wanted.setdefault(str(database), [])
+            if scenario not in scenarios:
+                scenarios.append(scenario)
     return wanted

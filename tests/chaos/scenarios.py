@@ -25,7 +25,7 @@ from tests.chaos.processes import WorkerProcess, running
 from tests.chaos.worker import AGENTS, Orders, open_gateway
 
 COMPLETE_SECONDS = 120.0
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.3
 
 
 @dataclass(frozen=True)

@@ -35,19 +35,23 @@ IN_TOOL = Scenario(Point("tool", When.INSIDE, plan.LAST))
 SCENARIOS = [*map(Scenario, COMMITS), IN_MODEL, IN_TOOL, replace(IN_TOOL, outlives=True)]
 UNFENCED = replace(IN_TOOL, fencing=False)
 
-pytestmark = [pytest.mark.podman, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.podman,
+    pytest.mark.timeout(400),
+    pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]),
+]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_a_kill_changes_nothing(runs: Runs, scenario: Scenario) -> None:
-    check(runs.of(scenario), runs.reference)
+def test_a_kill_changes_nothing(runs: Runs, database: str, scenario: Scenario) -> None:
+    check(runs.of(database, scenario), runs.of(database))
 
 
 @pytest.mark.parametrize("scenario", [UNFENCED], ids=str)
-def test_without_fencing_a_kill_repeats_the_call(runs: Runs, scenario: Scenario) -> None:
+def test_without_fencing_a_kill_repeats_the_call(runs: Runs, database: str, scenario: Scenario) -> None:
     """The control: what the test above asserts does not hold by itself."""
-    check(runs.reference, runs.reference)
-    found = runs.of(scenario)
+    undisturbed, found = runs.of(database), runs.of(database, scenario)
+    check(undisturbed, undisturbed)
     assert found.journal == [plan.FIRST, plan.LAST, plan.LAST]
     with pytest.raises(AssertionError, match="not each call once"):
-        check(found, runs.reference)
+        check(found, undisturbed)
