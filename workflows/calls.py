@@ -6,12 +6,16 @@ from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from milepost.contracts.activities import ActivityContract, RetryRule
+    from milepost.contracts.activities import PAYLOAD_UNDECODABLE, ActivityContract, RetryRule
 
 P = TypeVar("P")
 R = TypeVar("R")
+
+MAX_UNREAD = 100
+"""How often a step that no worker could read is offered again, each time with all its attempts: for hours."""
 
 
 async def call(
@@ -36,19 +40,36 @@ async def call(
             summary=summary,
         )
         return local
-    remote: R = await workflow.execute_activity(
-        contract.name,
-        params,
-        result_type=contract.result,
-        task_queue=queue,
-        start_to_close_timeout=contract.start_to_close,
-        schedule_to_start_timeout=contract.schedule_to_start,
-        heartbeat_timeout=contract.heartbeat,
-        retry_policy=_retry(contract.retry),
-        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        summary=summary,
-    )
-    return remote
+    offered = 0
+    while True:
+        offered += 1
+        try:
+            remote: R = await workflow.execute_activity(
+                contract.name,
+                params,
+                result_type=contract.result,
+                task_queue=queue,
+                start_to_close_timeout=contract.start_to_close,
+                schedule_to_start_timeout=contract.schedule_to_start,
+                heartbeat_timeout=contract.heartbeat,
+                retry_policy=_retry(contract.retry),
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                summary=summary,
+            )
+            return remote
+        except ActivityError as error:
+            if not _unread(error) or offered == MAX_UNREAD:
+                raise
+
+
+def _unread(error: ActivityError) -> bool:
+    """Whether the step never began, since the workers that took it could not decrypt what it was given."""
+    cause: BaseException | None = error.cause
+    while cause is not None:
+        if isinstance(cause, ApplicationError) and cause.type == PAYLOAD_UNDECODABLE:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _retry(rule: RetryRule) -> RetryPolicy:

@@ -92,16 +92,29 @@ async def _database(parts: Parts) -> Check:
 
 async def _temporal(parts: Parts) -> Check:
     temporal = parts.temporal
+    stored = _payloads(parts.config)
     if temporal.check is not None:
         await temporal.check()
-        return Check("temporal", True, f"{temporal.target} answers; UI at {temporal.ui or 'an unknown address'}.")
+        where = temporal.ui or "an unknown address"
+        return Check("temporal", True, f"{temporal.target} answers; UI at {where}.{stored}")
     from milepost.temporal.dev_server import executable
 
     try:
         program = await asyncio.to_thread(executable)
     except TemporalUnavailable as error:
         return Check("temporal", False, error.message, error.fix)
-    return Check("temporal", True, f"The embedded server is started when it is needed ({program}).")
+    return Check("temporal", True, f"The embedded server is started when it is needed ({program}).{stored}")
+
+
+def _payloads(config: Config) -> str:
+    """Which key encrypts what Temporal stores. Raises SecretMissing, ConfigInvalid."""
+    from milepost.bootstrap.temporal import data_converter
+
+    section = config.settings.temporal.encryption
+    if section is None:
+        return ""
+    data_converter(config)
+    return f" Payloads are encrypted with the key '{section.current}'."
 
 
 async def _sandbox(parts: Parts) -> Check:

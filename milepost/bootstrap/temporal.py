@@ -15,6 +15,7 @@ from milepost.domain.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+    from temporalio.converter import DataConverter
 
     from milepost.temporal.client import TemporalAddress
 
@@ -51,6 +52,7 @@ async def temporal_connection(config: Config, root: DataRoot) -> AsyncIterator[T
     from milepost.temporal.client import connect
     from milepost.temporal.dev_server import DevServer
 
+    converter = data_converter(config)
     async with contextlib.AsyncExitStack() as stack:
         if embedded(config):
             section = config.settings.temporal
@@ -61,7 +63,7 @@ async def temporal_connection(config: Config, root: DataRoot) -> AsyncIterator[T
                 address = replace(address, ui=section.ui_url)
         else:
             address = configured_address(config)
-        client = await connect(address)
+        client = await connect(address, converter)
 
         async def check() -> None:
             from milepost.temporal.starter import TemporalStarter
@@ -81,6 +83,18 @@ def lazy_check(config: Config) -> Callable[[], Awaitable[None]]:
         await TemporalStarter(await connect(configured_address(config)), "").check()
 
     return check
+
+
+def data_converter(config: Config) -> DataConverter:
+    """How values become payloads: encrypted if the configuration says so. Raises SecretMissing, ConfigInvalid."""
+    from milepost.temporal.codec import EncryptionCodec, parse_key
+    from milepost.temporal.converter import DATA_CONVERTER, encrypting
+
+    section = config.settings.temporal.encryption
+    if section is None:
+        return DATA_CONVERTER
+    keys = {key_id: parse_key(key_id, config.secrets.resolve(ref)) for key_id, ref in section.keys.items()}
+    return encrypting(EncryptionCodec(keys, section.current))
 
 
 def configured_address(config: Config) -> TemporalAddress:

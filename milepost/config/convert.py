@@ -50,6 +50,10 @@ def check(settings: Settings) -> Iterator[Fault]:
             message = f"names a provider '{provider.source}' that is not configured."
             yield ("providers", name, "source"), message, nearest(provider.source, sorted(providers))
     yield from _check_default_agent(settings)
+    encryption = settings.temporal.encryption
+    if encryption is not None and encryption.current not in encryption.keys:
+        message = f"names a key '{encryption.current}' that is not among the keys."
+        yield ("temporal", "encryption", "current"), message, nearest(encryption.current, sorted(encryption.keys))
     if not settings.temporal.address:
         for key in ("api_key", "namespace", "tls"):
             if getattr(settings.temporal, key) != TemporalSection.model_fields[key].default:

@@ -63,6 +63,13 @@ def _tls(value: Any) -> Any:
 Tls = Annotated[TlsSection | None, BeforeValidator(_tls, json_schema_input_type=bool | TlsSection)]
 
 
+class EncryptionSection(Section):
+    keys: Annotated[dict[Name, SecretReference], Field(min_length=1, max_length=16)]
+    """Keys by name: 32 random bytes in base64, each behind a reference. All of them decrypt."""
+    current: str
+    """Name of the key that encrypts."""
+
+
 class TemporalSection(Section):
     address: str = ""
     """HOST:PORT of a Temporal cluster. Empty: Milepost starts its own development server."""
@@ -76,6 +83,8 @@ class TemporalSection(Section):
     """Port of the embedded server; another free one is taken when it is in use. 0: any free one."""
     ui_port: Port = 8233
     """Port of the embedded server's UI; another free one is taken when it is in use. 0: any free one."""
+    encryption: EncryptionSection | None = None
+    """Encrypts what Temporal stores of this instance."""
 
 
 class ApiSection(Section):

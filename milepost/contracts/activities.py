@@ -22,6 +22,9 @@ R = TypeVar("R")
 MAX_BOUNDARY_TEXT = 2_000
 """Characters of an error or reason text that may cross the boundary; longer ones are cut and kept whole elsewhere."""
 
+PAYLOAD_UNDECODABLE = "payload_undecodable"
+"""Type of the failure of a worker that cannot decrypt what it was given; it has not begun the work."""
+
 
 def boundary_text(text: str, limit: int = MAX_BOUNDARY_TEXT) -> str:
     """At most `limit` characters, fit for the wire: lone surrogates, which UTF-8 does not have, become '?'."""

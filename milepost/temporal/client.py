@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from temporalio.client import Client, TLSConfig
+from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError
 
@@ -34,7 +35,7 @@ class TemporalAddress:
         return f"TemporalAddress(target={self.target!r}, namespace={self.namespace!r})"
 
 
-async def connect(address: TemporalAddress) -> Client:
+async def connect(address: TemporalAddress, converter: DataConverter = DATA_CONVERTER) -> Client:
     """Connect within 10 s. Raises TemporalUnavailable with the address and what to do."""
     tls: bool | TLSConfig = address.tls
     if address.tls and (address.root_ca or address.client_certificate or address.server_name):
@@ -49,7 +50,7 @@ async def connect(address: TemporalAddress) -> Client:
             return await Client.connect(
                 address.target,
                 namespace=address.namespace,
-                data_converter=DATA_CONVERTER,
+                data_converter=converter,
                 tls=tls,
                 api_key=address.api_key,
                 runtime=_runtime(),

@@ -10,11 +10,12 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.contrib.pydantic import pydantic_data_converter as base_converter
-from temporalio.converter import DataConverter, DefaultFailureConverter, PayloadConverter
+from temporalio.converter import DataConverter, DefaultFailureConverter, PayloadCodec, PayloadConverter
 from temporalio.exceptions import ApplicationError
 
-from milepost.contracts.activities import boundary_text
+from milepost.contracts.activities import PAYLOAD_UNDECODABLE, boundary_text
 from milepost.domain.errors import MilepostError, PayloadTooLarge
+from milepost.temporal.codec import PayloadUndecodable, is_encrypted, unreadable
 
 MAX_PAYLOAD_BYTES = 48 * 1024
 """No workflow event may exceed 64 KiB; a payload over this is refused before it reaches the boundary."""
@@ -25,8 +26,12 @@ MAX_FAILURE_DEPTH = 8
 """Bytes of a failure's message and of its stack trace, and how many causes deep: together well under an event."""
 
 
+ENCODED_MESSAGE = "Encoded failure"
+"""What the SDKs say instead of a message that lies in a payload."""
+
+
 class BoundedPayloadConverter(PydanticPayloadConverter):
-    """The pydantic converter, refusing values that would make an oversize event."""
+    """The pydantic converter, refusing values that would make an oversize event, and saying what it cannot read."""
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
         payloads = super().to_payloads(values)
@@ -34,6 +39,13 @@ class BoundedPayloadConverter(PydanticPayloadConverter):
             if len(payload.data) > MAX_PAYLOAD_BYTES:
                 raise PayloadTooLarge.of(type(value).__name__, "payload", len(payload.data), MAX_PAYLOAD_BYTES)
         return payloads
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        for payload in payloads:
+            if is_encrypted(payload):
+                # With a codec nothing encrypted comes here.
+                raise unreadable(payload)
+        return super().from_payloads(payloads, type_hints)
 
 
 class BoundedFailureConverter(DefaultFailureConverter):
@@ -50,10 +62,33 @@ class BoundedFailureConverter(DefaultFailureConverter):
         failure.stack_trace = _cut(failure.stack_trace, MAX_FAILURE_STACK)
 
 
+class EncodedFailureConverter(BoundedFailureConverter):
+    """Moves message and stack trace into a payload, which a codec encrypts. Type and retry facts stay readable."""
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        super().to_failure(exception, payload_converter, failure)
+        _encode(failure, payload_converter)
+        # A failure that came from Temporal was read, and is copied with all its causes as it was then.
+        cause = failure
+        while cause.HasField("cause"):
+            cause = cause.cause
+            _encode(cause, payload_converter)
+
+
+def _encode(failure: Failure, payload_converter: PayloadConverter) -> None:
+    if failure.message == ENCODED_MESSAGE and failure.HasField("encoded_attributes"):
+        return
+    shown = {"message": failure.message, "stack_trace": failure.stack_trace}
+    failure.encoded_attributes.CopyFrom(payload_converter.to_payloads([shown])[0])
+    failure.message, failure.stack_trace = ENCODED_MESSAGE, ""
+
+
 def _presentable(exception: BaseException) -> BaseException:
     text = str(exception)
     if isinstance(exception, MilepostError):
         shown = ApplicationError(boundary_text(text), type=exception.code, non_retryable=not exception.retryable)
+    elif isinstance(exception, PayloadUndecodable):
+        shown = ApplicationError(boundary_text(text), type=PAYLOAD_UNDECODABLE)
     elif text != boundary_text(text, len(text)):
         # Lone surrogates do not fit into a failure, and the SDK would lose the whole of it.
         final = isinstance(exception, ApplicationError) and exception.non_retryable
@@ -89,4 +124,9 @@ DATA_CONVERTER: DataConverter = dataclasses.replace(
     payload_converter_class=BoundedPayloadConverter,
     failure_converter_class=BoundedFailureConverter,
 )
-"""The one converter of clients and workers. A later change would break recorded histories."""
+"""The converter of clients and workers without encryption. A later change would break recorded histories."""
+
+
+def encrypting(codec: PayloadCodec) -> DataConverter:
+    """The converter of clients and workers whose payloads and failures go through a codec."""
+    return dataclasses.replace(DATA_CONVERTER, payload_codec=codec, failure_converter_class=EncodedFailureConverter)
