@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from milepost.domain.effects import Effect, EffectState, Resolution
-from milepost.domain.errors import EffectNotFound, EffectNotUncertain, InvalidInput
+from milepost.domain.errors import EffectNotFound, EffectNotUncertain, Fenced, InvalidInput
 from milepost.domain.events import EffectReconciled, StreamKind
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock
@@ -58,14 +58,15 @@ class OutcomeService:
             if effect is None:
                 raise EffectNotFound(f"There is no effect {effect_id}.", field="effect_id")
             if effect.state is not EffectState.UNCERTAIN:
-                raise EffectNotUncertain(
-                    f"The outcome of effect {effect_id} is known: it is {effect.state}. Nothing was changed."
-                )
+                raise _known(effect_id)
             applied = found.resolution is Resolution.APPLIED
             state = EffectState.SUCCEEDED if applied else EffectState.FAILED
             code = None if applied else found.resolution.value
             text = None if applied else bounded_error(_TEXTS[found.resolution])
-            settled = tx.effects.settle(effect_id, effect.attempt, state, now, None, code, text)
+            try:
+                settled = tx.effects.settle(effect_id, effect.attempt, state, now, None, code, text)
+            except Fenced as error:
+                raise _known(effect_id) from error
             event = EffectReconciled(
                 turn_id=effect.spec.turn_id,
                 effect_id=effect_id,
@@ -80,6 +81,13 @@ class OutcomeService:
             return settled
 
         return await self._ledger.write(body)
+
+
+def _known(effect_id: str) -> EffectNotUncertain:
+    return EffectNotUncertain(
+        f"The outcome of effect {effect_id} is not uncertain; nothing was changed.",
+        fix="List uncertain effects: milepost effects list SESSION --state uncertain",
+    )
 
 
 def reconciled_event(event: EffectReconciled) -> NewEvent:
