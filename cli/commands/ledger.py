@@ -97,7 +97,7 @@ async def effects(
         return
     names = ("effect_id", "operation", "position", "state", "attempt", "turn_id")
     rows = [[str(item[name]) for name in names] for item in found["effects"]]
-    call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows)
+    call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows, ids=True)
     if found["next_cursor"] is not None:
         call.out.note("There are more: narrow the list with --turn or --state.")
 

@@ -160,7 +160,10 @@ SCENARIOS = (
 async def stack_of(
     steps: Sequence[Step], url: str, folder: Path, address: TemporalAddress, *, asks: bool = False
 ) -> AsyncIterator[tuple[Stack, MemorySandboxes]]:
-    """A stack over the ledger at `url` (upgraded, empty) whose model gives `steps`; with `asks` commands need an approval."""
+    """A stack over the ledger at `url` (upgraded, empty) whose model gives `steps`.
+
+    With `asks` commands need an approval.
+    """
     notifier = await open_notifier(url)
     ledger = await open_ledger(url, notifier)
     sandboxes = MemorySandboxes()

@@ -74,7 +74,7 @@ async def waiting(stack: Stack, folder: Path, command: str = "make") -> AsyncIte
     """A turn that waits for its one command; (Session, turn, approval)."""
     session = await stack.open(folder)
     responses = script({"calls": [call("bash", command=command)]}, {"text": "Done."})
-    async with stack.worker():
+    async with stack.worker(grace=0.1):
         begun = await stack.send(session, script=responses)
         (approval,) = await pending(stack, session)
         yield session, begun.turn.turn_id, approval
