@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectSpec
 from milepost.domain.errors import LedgerCorrupt
-from milepost.domain.events import AgentStarted, Event, ModelCalled, ToolFinished, ToolStarted
+from milepost.domain.events import AgentStarted, EffectReconciled, Event, ModelCalled, ToolFinished, ToolStarted
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
@@ -25,6 +25,7 @@ from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.contents import Contents
 from milepost.services.finishing import tool_event_key
+from milepost.services.outcomes import reconciled_key
 
 MAX_PROJECTED_BYTES = 8 * 1024 * 1024
 MAX_PROJECTED_TURNS = 500
@@ -77,6 +78,13 @@ class Conversations:
         found = await self._ledger.read(lambda tx: [tx.events.find(spec.session_id, key) for key in keys])
         events = [_decoded(item) for item in found if item is not None]
         return [event for event in events if isinstance(event, ToolStarted)]
+
+    async def reconciliation(self, spec: EffectSpec) -> EffectReconciled | None:
+        """How the outcome of an uncertain call became known."""
+        key = reconciled_key(spec.effect_id)
+        found = await self._ledger.read(lambda tx: tx.events.find(spec.session_id, key))
+        event = None if found is None else _decoded(found)
+        return event if isinstance(event, EffectReconciled) else None
 
     async def _load(self, message: Message) -> Message:
         match message:

@@ -20,19 +20,20 @@ from milepost.contracts.activities import (
     RunToolResult,
     tool_label,
 )
-from milepost.domain.effects import EffectClass, EffectSpec, EffectState
-from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable, ToolRejected
+from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
+from milepost.domain.errors import MilepostError, SandboxLost, ToolRejected
 from milepost.domain.events import ToolFinished, ToolStarted
 from milepost.domain.messages import FinishReason, ToolCallPart
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, Parallel
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, Approval, Parallel, tool_approval
 from milepost.engine.effects import Entry, effect_id, idempotency_key
 from milepost.ledger.codec import decode, encode
 from milepost.ports.ledger import NewEvent
 from milepost.ports.sandbox import Outcome, Sandbox
 from milepost.security.redaction import Redactor
 from milepost.services.contents import Contents, text_bytes
-from milepost.services.effects import EffectJournal, Settlement
+from milepost.services.effects import EffectJournal, Entered, Settlement
 from milepost.services.finishing import CANCELLED_TEXT, call_position, tool_event_key
+from milepost.services.gate import Gate
 from milepost.services.stops import StopSignal, StopWatch
 from milepost.services.workbench import Workbench
 from milepost.tools import PlannedTool, plan, render
@@ -88,6 +89,7 @@ class _ToolCall:
     spec: EffectSpec
     context: TurnContext
     planned: PlannedTool
+    arguments: str
     stop: StopSignal
 
 
@@ -182,7 +184,7 @@ class ToolActivities:
             except ToolRejected as error:
                 return await self._reject(params, part, error)
             spec = _spec(params, part, context, arguments)
-            return await self._perform(_ToolCall(params, part, spec, context, planned, stop))
+            return await self._perform(_ToolCall(params, part, spec, context, planned, arguments, stop))
 
     async def _reject(self, params: RunToolParams, part: ToolCallPart, error: ToolRejected) -> RunToolResult:
         result = _Result(EffectState.FAILED, str(error), True, {"rejected": True}, error_code=error.code)
@@ -191,26 +193,54 @@ class ToolActivities:
         return _boundary_result("", result)
 
     async def _perform(self, call: _ToolCall) -> RunToolResult:
-        params, part, spec = call.params, call.part, call.spec
+        params, spec = call.params, call.spec
+        gate = _gate(call)
+        if gate.policy is Approval.ASK:
+            # Before the sandbox is opened: nothing is made ready for a call that may never run.
+            held = await self._journal.ask(spec, params.claim, gate)
+            if held is not None:
+                return await self._not_run(call, held)
         opened = await self._open(call)
-        entered = await self._journal.enter(spec, params.claim, lambda attempt: [_started(call, attempt, opened.boot)])
+        entered = await self._journal.enter(
+            spec, params.claim, lambda attempt: [_started(call, attempt, opened.boot)], gate
+        )
         effect = entered.effect
-        if entered.stop_requested:
-            return RunToolResult(spec.effect_id, EffectState.CANCELLED, "", is_error=True, stopped=True)
-        if effect is None or entered.entry is Entry.WAIT_FOR_PERSON:
-            raise SandboxUnavailable("The call waits for an approval that this release cannot ask for.")
-        if entered.entry is Entry.RETURN_RECORDED and effect.result is not None:
-            return decode(effect.result, RunToolResult)
-        if entered.entry in (Entry.RETURN_RECORDED, Entry.BECOME_UNCERTAIN):
-            result = _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {})
-            events = [await self._finished(params, part, spec.effect_id, effect.attempt, result)]
-            await self._journal.record(params.session_id, params.turn_id, params.claim, events)
-            return _boundary_result(spec.effect_id, result)
+        if effect is None or entered.stop_requested or entered.entry not in (Entry.DISPATCH, Entry.ATTACH):
+            return await self._not_run(call, entered)
         attach_to = None
         if entered.entry is Entry.ATTACH:
             attach_to = await self._attach_to(spec, effect.attempt, opened.boot)
         result = await self._outcome(call, opened, attach_to)
         return await asyncio.shield(self._settle(call, effect.attempt, result))
+
+    async def _not_run(self, call: _ToolCall, entered: Entered) -> RunToolResult:
+        """The result of a call that is not run now: it waits, was stopped, or has its end already."""
+        params, spec, effect = call.params, call.spec, entered.effect
+        if effect is None or entered.stop_requested:
+            return RunToolResult(spec.effect_id, EffectState.CANCELLED, "", is_error=True, stopped=True)
+        if entered.approval is not None:
+            seconds = (entered.approval.expires_at - entered.at) / 1_000_000
+            waiting = RunToolResult(spec.effect_id, effect.state, "", is_error=False)
+            return replace(waiting, approval_id=entered.approval.approval_id, wait_seconds=seconds)
+        if effect.result is not None:
+            return decode(effect.result, RunToolResult)
+        result = await self._known_end(effect)
+        events = [await self._finished(params, call.part, spec.effect_id, effect.attempt, result)]
+        await self._journal.record(params.session_id, params.turn_id, params.claim, events)
+        return _boundary_result(spec.effect_id, result)
+
+    async def _known_end(self, effect: Effect) -> _Result:
+        """What the model is told of a call whose end no attempt of it has recorded."""
+        if effect.state is EffectState.DENIED:
+            text = effect.error_message or "The call was denied."
+            return _Result(effect.state, text, True, {"denied": effect.error_code}, error_code=effect.error_code)
+        found = await self._conversations.reconciliation(effect.spec)
+        if found is None:
+            return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {})
+        output = "" if found.result is None else await self._contents.load(found.result)
+        text = output or f"A person reconciled this call: {found.resolution.replace('_', ' ')}."
+        is_error = effect.state is not EffectState.SUCCEEDED
+        return _Result(effect.state, text, is_error, {"reconciled": found.resolution})
 
     async def _open(self, call: _ToolCall) -> _Opened:
         """Open the sandbox before the dispatch, which names it: that tells later whether a hand-over was possible."""
@@ -337,6 +367,18 @@ def _spec(params: RunToolParams, part: ToolCallPart, context: TurnContext, argum
         input_digest=digest,
         call_id=part.call_id,
         arguments=part.arguments,
+    )
+
+
+def _gate(call: _ToolCall) -> Gate:
+    started, tool = call.context.started, call.part.tool
+    return Gate(
+        policy=tool_approval(tool, started.approvals),
+        tool=tool,
+        round=call.params.round,
+        index=call.params.index,
+        arguments=call.arguments,
+        seconds=started.approval_seconds,
     )
 
 

@@ -21,7 +21,7 @@ from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
 from milepost.domain.events import AgentStarted, StreamKind
 from milepost.domain.sessions import Session
-from milepost.domain.tools import ToolDefinition
+from milepost.domain.tools import ToolDefinition, tool_approval
 from milepost.domain.turns import Turn, TurnState
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock
@@ -93,6 +93,8 @@ class TurnActivities:
             sampling=agent.sampling,
             max_rounds=agent.max_rounds,
             tools_unavailable=tools_unavailable if agent.tools else None,
+            approvals={tool: tool_approval(tool, agent.approvals) for tool in offered},
+            approval_seconds=agent.approval_seconds,
         )
 
     @activity.defn(name=FINISH_TURN.name)

@@ -9,7 +9,7 @@ from fastapi import Depends, Path
 from starlette.requests import HTTPConnection
 
 from api.schemas.sessions import ID_PATTERN
-from milepost.domain.errors import EffectNotFound, SessionNotFound, TurnNotFound
+from milepost.domain.errors import ApprovalNotFound, EffectNotFound, PolicyRuleNotFound, SessionNotFound, TurnNotFound
 from milepost.security.access import Access, Identity
 from milepost.security.guard import IDENTITY_KEY
 from milepost.services.catalog import Services
@@ -45,6 +45,18 @@ async def _effect_id(effect_id: Annotated[str, Path(description="Id of an effect
     return effect_id
 
 
+async def _approval_id(approval_id: Annotated[str, Path(description="Id of an approval.")]) -> str:
+    if not _ID.fullmatch(approval_id):
+        raise ApprovalNotFound("There is no approval with this id.", field="approval_id")
+    return approval_id
+
+
+async def _rule_id(rule_id: Annotated[str, Path(description="Id of a policy rule.")]) -> str:
+    if not _ID.fullmatch(rule_id):
+        raise PolicyRuleNotFound("There is no policy rule with this id.", field="rule_id")
+    return rule_id
+
+
 async def _actor(connection: HTTPConnection) -> str:
     return "workbench" if connection.scope.get(IDENTITY_KEY) is Identity.COOKIE else "api"
 
@@ -54,4 +66,6 @@ AppAccess = Annotated[Access, Depends(_access)]
 SessionId = Annotated[str, Depends(_session_id)]
 TurnId = Annotated[str, Depends(_turn_id)]
 EffectId = Annotated[str, Depends(_effect_id)]
+ApprovalId = Annotated[str, Depends(_approval_id)]
+RuleId = Annotated[str, Depends(_rule_id)]
 Actor = Annotated[str, Depends(_actor)]

@@ -110,6 +110,10 @@ class LiveView:
                 self._line(f"{payload['agent']} · {payload['provider']}/{payload['model']}", "bold cyan")
                 if payload.get("tools_unavailable"):
                     self._line(payload["tools_unavailable"], "yellow")
+            case "approval.requested":
+                self._asked(payload)
+            case "approval.resolved":
+                self._answered(payload)
             case "model.called":
                 self._called(payload)
             case "model.retried":
@@ -144,6 +148,18 @@ class LiveView:
             if part["kind"] == "tool_call":
                 self._arguments[part["call_id"]] = part["arguments"]["text"]
         self._call, self._text, self._reasoning = "", "", ""
+
+    def _asked(self, payload: Json) -> None:
+        arguments = short(payload["arguments"], ARGUMENTS_WIDTH)
+        self._line(f"  ? {payload['tool']} {arguments}\n    needs your approval:", "bold yellow")
+        for verb in ("approve", "reject"):
+            self._line(f"      milepost approvals {verb} {payload['approval_id']}", "yellow")
+
+    def _answered(self, payload: Json) -> None:
+        by = f" by {payload['actor']}" if payload["actor"] else ""
+        reason = f": {short(payload['reason'], RESULT_WIDTH)}" if payload["reason"] else ""
+        style = "green" if payload["state"] == "approved" else "yellow"
+        self._line(f"  · {payload['state']}{by}{reason}", style)
 
     def _finished(self, payload: Json) -> None:
         detail = payload.get("detail") or {}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands import chat, config, data, doctor, ledger, run, servers, sessions, turns
+from cli.commands import approvals, chat, config, data, doctor, ledger, run, servers, sessions, turns
 from milepost.temporal.exit import clean_exit
 
 commands = typer.Typer(
@@ -17,7 +17,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, chat, turns, sessions, ledger, servers, config, doctor, data):
+for module in (run, chat, turns, sessions, ledger, approvals, servers, config, doctor, data):
     module.register(commands)
 
 

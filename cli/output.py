@@ -54,14 +54,16 @@ class Output:
         """A line of a result for people; styles in rich markup."""
         self._console("stdout").print(text, highlight=False, soft_wrap=True)
 
-    def table(self, columns: list[str], rows: list[list[str]]) -> None:
-        """A table for people; cells are taken as they are."""
+    def table(self, columns: list[str], rows: list[list[str]], *, ids: bool = False) -> None:
+        """A table for people; cells are taken as they are. With `ids` the first column is never broken or cut."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
-        for column in columns:
-            table.add_column(column, overflow="fold")
+        for index, column in enumerate(columns):
+            kept = ids and index == 0
+            width = max((len(row[0]) for row in rows), default=0) if kept else None
+            table.add_column(column, overflow="fold", no_wrap=kept, min_width=width)
         for row in rows:
             table.add_row(*[Text(printable(cell)) for cell in row])
         self._console("stdout").print(table)

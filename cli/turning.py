@@ -17,6 +17,7 @@ from cli.failures import ConnectionLost, Exit, RemoteFailure
 from cli.follow import Position, follow
 from cli.invocation import Invocation
 from cli.live import LiveView
+from cli.questions import NeedsPerson, Questions
 from cli.routes import API, Json
 from milepost.bootstrap.system import UuidIds
 from milepost.domain.errors import AgentUnknown, InvalidInput
@@ -81,8 +82,11 @@ def check_order(call: Invocation, order: Order) -> None:
     )
 
 
-async def carry_out(call: Invocation, order: Order, *, view: LiveView) -> Json:
+async def carry_out(call: Invocation, order: Order, *, view: LiveView, patient: bool = True) -> Json:
     """Do the whole turn and return its History entry with the whole output.
+
+    Unless `patient`, it ends as soon as the turn does nothing but wait for a person: the entry then has `approvals`,
+    the open questions. An instance of its own goes on with the turn; a stack that was started here stops it.
 
     Ctrl-C stops the turn and waits for its end; a second one leaves at once. When the instance goes away under the
     turn, another one is used or started, and the turn goes on.
@@ -96,7 +100,7 @@ async def carry_out(call: Invocation, order: Order, *, view: LiveView) -> Json:
     for remaining in reversed(range(MAX_INSTANCES)):
         try:
             async with reach(call, Need.EXECUTE, before_start=lambda: check_order(call, order)) as reached:
-                return await one_turn(reached, order, view=view, position=position)
+                return await one_turn(reached, order, view=view, position=position, patient=patient)
         except ConnectionLost:
             if not remaining:
                 raise
@@ -104,7 +108,7 @@ async def carry_out(call: Invocation, order: Order, *, view: LiveView) -> Json:
     raise AssertionError("unreachable")
 
 
-async def one_turn(reached: Reached, order: Order, *, view: LiveView, position: Position) -> Json:
+async def one_turn(reached: Reached, order: Order, *, view: LiveView, position: Position, patient: bool = True) -> Json:
     """The turn on one instance. Sending it again after a lost connection does not double it."""
     client = reached.client
     fresh = order.session_id is None
@@ -118,8 +122,24 @@ async def one_turn(reached: Reached, order: Order, *, view: LiveView, position: 
             with contextlib.suppress(RemoteFailure, ConnectionLost):
                 await client.post(f"{API}/sessions/{order.session_id}/close")
         raise
-    await watch(client, turn["session_id"], turn["turn_id"], view=view, position=position)
+    try:
+        await watch(client, turn["session_id"], turn["turn_id"], view=view, position=position, patient=patient)
+    except NeedsPerson as waiting:
+        return await _leave_waiting(reached, turn, waiting, view=view, position=position)
     return await entry(client, turn["turn_id"])
+
+
+async def _leave_waiting(
+    reached: Reached, turn: Json, waiting: NeedsPerson, *, view: LiveView, position: Position
+) -> Json:
+    """The turn as it waits, or as it was stopped because nobody would go on with it."""
+    client = reached.client
+    if reached.embedded:
+        ids = ", ".join(asked["approval_id"] for asked in waiting.asked)
+        with contextlib.suppress(RemoteFailure):
+            await client.post(f"{API}/turns/{turn['turn_id']}/stop", {"reason": f"Needs a person: {ids}"})
+        await watch(client, turn["session_id"], turn["turn_id"], view=view, position=position)
+    return await entry(client, turn["turn_id"]) | {"approvals": waiting.asked}
 
 
 async def open_session(client: ApiClient, order: Order) -> str:
@@ -142,11 +162,25 @@ async def begin(client: ApiClient, order: Order) -> Json:
     return await client.post(f"{API}/sessions/{order.session_id}/turns", body)
 
 
-async def watch(client: ApiClient, session_id: str, turn_id: str, *, view: LiveView, position: Position) -> None:
-    """Show the turn until it has ended; the first Ctrl-C stops it."""
+async def watch(
+    client: ApiClient, session_id: str, turn_id: str, *, view: LiveView, position: Position, patient: bool = True
+) -> None:
+    """Show the turn until it has ended; the first Ctrl-C stops it.
+
+    Raises:
+        NeedsPerson: unless `patient`, once the turn does nothing but wait for a person.
+    """
+    questions = Questions()
+
+    def on_frame(frame: Json) -> None:
+        view.frame(frame)
+        questions.frame(frame)
+        if not patient and questions.only_waits:
+            raise NeedsPerson(questions.open)
+
     async with _stopping(client, turn_id):
         try:
-            await follow(client, session_id, turn_id, view.frame, position)
+            await follow(client, session_id, turn_id, on_frame, position)
         finally:
             view.close()
 

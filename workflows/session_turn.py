@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from workflows.calls import call
 
@@ -31,10 +32,19 @@ with workflow.unsafe.imports_passed_through():
         TurnInput,
         TurnResult,
     )
-    from milepost.contracts.naming import SESSION_TURN_WORKFLOW
+    from milepost.contracts.naming import APPROVAL_ANSWERED, SESSION_TURN_WORKFLOW
     from milepost.domain.errors import Fenced, MilepostError, TurnClaimed, TurnNotRunning
     from milepost.domain.turns import TurnState
     from milepost.engine.turn import CallShape, batches
+
+FIRST_LOOK = 60.0
+LONGEST_LOOK = 3600.0
+SHORTEST_LOOK = 0.05
+"""Seconds after which a waiting call looks into the ledger without having been told anything: growing, since word
+comes through the outbox, which does not give up."""
+
+MAX_UNREAD_ANSWERS = 1024
+"""Word of approvals that no call waits for is kept, since it may come before the call has begun to wait."""
 
 _NOT_OURS = frozenset({TurnClaimed.code, TurnNotRunning.code, Fenced.code})
 """Errors that say that this run has no business with the turn any more: it ends without touching it."""
@@ -57,6 +67,13 @@ class SessionTurnWorkflow:
         self._turn = turn
         self._claim = turn.claim or workflow.info().run_id
         self._loop = turn.resume or LoopState()
+        self._answered: set[str] = set()
+
+    @workflow.signal(name=APPROVAL_ANSWERED)
+    def approval_answered(self, approval_id: str) -> None:
+        """Wake the call that waits for this approval. What the answer is stands in the ledger."""
+        if len(self._answered) < MAX_UNREAD_ANSWERS:
+            self._answered.add(approval_id)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> TurnResult:
@@ -139,7 +156,29 @@ class SessionTurnWorkflow:
             tool=planned.tool,
             model_effect_id=answer.effect_id,
         )
-        return await call(RUN_TOOL, params, queue=queue, summary=f"{agent}: {planned.tool}")
+        patience = FIRST_LOOK
+        while True:
+            result = await call(RUN_TOOL, params, queue=queue, summary=f"{agent}: {planned.tool}")
+            if result.approval_id is None:
+                return result
+            patience = await self._until_answered(result.approval_id, result.wait_seconds, patience)
+            _refuse_work_after_cancellation()
+
+    async def _until_answered(self, approval_id: str, seconds: float, patience: float) -> float:
+        """Wait for word of an answer, or for the time to look by oneself; return how long to wait the next time.
+
+        The ledger decides on every wake, so word that is lost, doubled or false costs a look at it and nothing else.
+        """
+        try:
+            await workflow.wait_condition(
+                lambda: approval_id in self._answered,
+                timeout=min(max(seconds, SHORTEST_LOOK), patience),
+                timeout_summary=f"approval {approval_id}",
+            )
+        except TimeoutError:
+            return min(patience * 2, LONGEST_LOOK)
+        self._answered.discard(approval_id)
+        return FIRST_LOOK
 
     async def _finish(self, ended: _Ended) -> TurnResult:
         if ended.code in _NOT_OURS:
@@ -184,7 +223,7 @@ def _ending_of(error: ActivityError) -> _Ended:
     cause = error.cause
     if isinstance(cause, ApplicationError):
         return _Ended(TurnState.FAILED, cause.type or "internal", cause.message)
-    if isinstance(cause, TimeoutError):
+    if isinstance(cause, ActivityTimeout):
         return _Ended(
             TurnState.FAILED, "worker_lost", f"Step {error.activity_type} got no answer from a worker: {cause.message}."
         )

@@ -1,7 +1,8 @@
-"""`milepost history` and `milepost effects ...`: reading what the ledger holds."""
+"""`milepost history` and `milepost effects ...`: what the ledger holds of turns and their calls."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -12,12 +13,23 @@ from cli.output import printable, short
 from cli.routes import API, Json
 
 
+class Resolution(StrEnum):
+    """How a lost call turned out."""
+
+    APPLIED = "applied"
+    NOT_APPLIED = "not_applied"
+    COMPENSATED = "compensated"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     command(app, "history")(history)
-    group = typer.Typer(help="Look at the calls that left the process.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Look at the calls that left the process; say how lost ones turned out.", no_args_is_help=True
+    )
     app.add_typer(group, name="effects")
     command(group, "list")(effects)
+    command(group, "reconcile")(reconcile)
 
 
 async def history(
@@ -77,22 +89,41 @@ async def effects(
     """List a Session's effects, oldest first: model and tool calls with state and attempts."""
     from cli.connection import Need, reach
 
+    path = f"{API}/sessions/{session}/effects"
     async with reach(call, Need.READ) as reached:
-        found = await reached.client.get(f"{API}/sessions/{session}/effects", turn_id=turn, state=state, limit=limit)
+        found = await reached.client.get(path, turn_id=turn, state=state, limit=limit)
     if call.json:
         call.out.document(found)
         return
-    rows = [
-        [
-            item["effect_id"][:12],
-            item["operation"],
-            item["position"],
-            item["state"],
-            str(item["attempt"]),
-            item["turn_id"],
-        ]
-        for item in found["effects"]
-    ]
-    call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows)
-    if found["truncated"]:
+    names = ("effect_id", "operation", "position", "state", "attempt", "turn_id")
+    rows = [[str(item[name]) for name in names] for item in found["effects"]]
+    call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows, ids=True)
+    if found["next_cursor"] is not None:
         call.out.note("There are more: narrow the list with --turn or --state.")
+
+
+async def reconcile(
+    call: Invocation,
+    effect: Annotated[str, typer.Argument(metavar="EFFECT", help="Id of an uncertain effect.")],
+    resolution: Annotated[Resolution, typer.Option("--resolution", help="How it turned out.", show_default=False)],
+    result: Annotated[str | None, typer.Option("--result", help="What it returned, if it was applied.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the ledger.")] = None,
+    evidence: Annotated[str | None, typer.Option("--evidence", help="How this is known.")] = None,
+    actor: Annotated[str | None, typer.Option("--actor", help="Who found out.")] = None,
+) -> None:
+    """Say how a call turned out whose outcome is unknown; also after its turn has ended, and once."""
+    from cli.connection import Need, reach
+
+    body = {
+        "resolution": resolution.value,
+        "result": result,
+        "reason": reason,
+        "evidence": evidence,
+        "actor": actor,
+    }
+    async with reach(call, Need.WRITE) as reached:
+        found = await reached.client.post(f"{API}/effects/{effect}/reconcile", body)
+    if call.json:
+        call.out.document(found)
+    else:
+        call.out.line(f"Effect {effect} is {found['state']} ({resolution.value}).")

@@ -18,6 +18,10 @@ Provider = Annotated[str | None, typer.Option("--provider", help="Provider to us
 Model = Annotated[str | None, typer.Option("--model", help="Model to use instead of the agent's.")]
 Script = Annotated[Path | None, typer.Option("--script", help="Script file (YAML) for the 'scripted' provider.")]
 
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Without a terminal: go on waiting when the turn waits for a person.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
@@ -32,10 +36,11 @@ async def run(
     provider: Provider = None,
     model: Model = None,
     script: Script = None,
+    wait: Wait = False,
 ) -> Exit:
     """Do one turn on a folder and exit with its outcome; starts what is needed for the time of the turn."""
     from cli.live import LiveView
-    from cli.turning import EXIT_BY_STATE, Order, carry_out, read_script
+    from cli.turning import Order, carry_out, read_script
 
     order = Order(
         text=request,
@@ -46,9 +51,16 @@ async def run(
         script=read_script(script),
     )
     view = LiveView(sys.stderr if call.json else sys.stdout)
-    turn = await carry_out(call, order, view=view)
+    turn = await carry_out(call, order, view=view, patient=wait or sys.stdin.isatty())
     show_turn(call, turn)
-    return EXIT_BY_STATE[turn["state"]]
+    return exit_of_turn(turn)
+
+
+def exit_of_turn(turn: Json) -> Exit:
+    """The exit code of a turn as `carry_out` returned it."""
+    from cli.turning import EXIT_BY_STATE
+
+    return Exit.NEEDS_PERSON if turn.get("approvals") else EXIT_BY_STATE[turn["state"]]
 
 
 def show_turn(call: Invocation, turn: Json) -> None:
@@ -76,5 +88,9 @@ def summarize(call: Invocation, turn: Json) -> None:
     )
     if turn["error"]:
         call.out.line(f"[red]{escape(turn['error']['code'])}: {escape(short(turn['error']['message'], 500))}[/]")
+    for asked in turn.get("approvals", ()):
+        call.out.line(f"  Needs approval: {escape(asked['tool'])} {escape(short(asked['arguments'], 100))}")
+        if turn["state"] == "running":
+            call.out.line(f"    milepost approvals approve {asked['approval_id']}   (or reject)")
     call.out.line(f"  History:  milepost history {turn['session_id']}   (turn {turn['turn_id']})")
     call.out.line(f"  Temporal: {escape(turn['temporal_url'])}")

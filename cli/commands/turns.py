@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands.run import Agent, Model, Provider, Script, show_turn
+from cli.commands.run import Agent, Model, Provider, Script, Wait, exit_of_turn, show_turn
 from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.routes import API
@@ -37,11 +37,12 @@ async def send(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the turn is accepted; a running instance does it.")
     ] = False,
+    wait: Wait = False,
 ) -> Exit:
     """Send a turn to a Session and follow it to its end."""
     from cli.connection import Need, reach
     from cli.live import LiveView
-    from cli.turning import EXIT_BY_STATE, Order, begin, carry_out, read_script
+    from cli.turning import Order, begin, carry_out, read_script
 
     order = Order(request, session, None, None, agent, provider, model, read_script(script))
     if detach:
@@ -55,9 +56,9 @@ async def send(
             call.out.line(f"Turn {turn['turn_id']} is accepted. Follow it with: milepost turn watch {turn['turn_id']}")
         return Exit.OK
     view = LiveView(sys.stderr if call.json else sys.stdout)
-    done = await carry_out(call, order, view=view)
+    done = await carry_out(call, order, view=view, patient=wait or sys.stdin.isatty())
     show_turn(call, done)
-    return EXIT_BY_STATE[done["state"]]
+    return exit_of_turn(done)
 
 
 async def watch(

@@ -19,11 +19,13 @@ from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.sandbox import SandboxProvider
 from milepost.providers.gateway import Gateway
+from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.contents import Contents
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
+from milepost.services.outcomes import OutcomeService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 from milepost.services.workbench import Workbench
@@ -57,6 +59,8 @@ class Core:
             sessions=sessions,
             turns=turns,
             history=HistoryService(self.ledger),
+            approvals=ApprovalService(self.ledger, self.clock, self.ids),
+            outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             live=LiveService(self.ledger, self.notifier, self.clock),
             contents=self.contents,
             health=HealthService(checks.functions(parts), READY_PARTS),

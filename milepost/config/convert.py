@@ -28,6 +28,7 @@ from milepost.domain.providers import (
     RecordedProvider,
     ScriptedProvider,
 )
+from milepost.domain.tools import Approval
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 
@@ -109,6 +110,8 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
             stop=sampling.stop,
         ),
         max_rounds=section.max_rounds,
+        approvals={tool: Approval(choice) for tool, choice in section.approvals.items()},
+        approval_seconds=section.approval_seconds,
     )
 
 

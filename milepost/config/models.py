@@ -15,6 +15,7 @@ from milepost.config.providers import ProviderSection
 from milepost.config.references import SecretReference, is_reference
 from milepost.config.sections import Count, HttpUrl, Name, Number, Port, Section
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
+from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
 
 DEFAULT_AGENT = "default"
 SCRIPTED = "scripted"
@@ -114,6 +115,10 @@ class AgentSection(Section):
     sampling: SamplingSection = SamplingSection()
     max_rounds: Annotated[Count, Field(ge=1, le=1000)] = DEFAULT_MAX_ROUNDS
     """Model calls of one turn, at most."""
+    approvals: dict[ToolName | Literal["*"], Literal["allow", "ask"]] = Field(default_factory=dict)
+    """Whether a person must agree before a tool runs: ask or allow, by tool; "*" stands for any other tool."""
+    approval_seconds: Annotated[Count, Field(ge=1, le=MAX_APPROVAL_SECONDS)] = DEFAULT_APPROVAL_SECONDS
+    """How long a person may take to answer; after that the call is not run."""
 
 
 class LimitsSection(Section):

@@ -181,13 +181,19 @@ class RunToolParams:
 
 @dataclass(frozen=True, slots=True)
 class RunToolResult:
-    """`stopped`: the call was cancelled because a stop was requested."""
+    """`stopped`: the call was cancelled because a stop was requested.
+
+    `approval_id` is set when the call waits for a person, for at most `wait_seconds`: it is to be run again then, or
+    when the answer has come. Nothing has been dispatched.
+    """
 
     effect_id: str
     state: EffectState
     result_digest: str
     is_error: bool
     stopped: bool = False
+    approval_id: str | None = None
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 SESSION_TURN_WORKFLOW = "SessionTurnWorkflow"
+APPROVAL_ANSWERED = "approval_answered"
+"""Signal to a turn's workflow: an approval (its id) was answered. What the answer is stands in the ledger."""
 
 TURNS_QUEUE = "turns"
 MODELS_QUEUE = "models"

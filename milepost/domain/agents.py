@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS
 from milepost.domain.messages import Sampling
+from milepost.domain.tools import Approval
 
 DEFAULT_MAX_ROUNDS = 64
 
@@ -19,7 +21,11 @@ ALL_TOOLS = ("read_file", "write_file", "edit_file", "list_dir", "grep", "glob",
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What an agent is made of. `max_rounds` bounds the model calls of one turn."""
+    """What an agent is made of. `max_rounds` bounds the model calls of one turn.
+
+    `approvals` says by tool (`*`: any other) whether a person must agree; a tool without an entry has the built-in
+    default. A question is open for `approval_seconds`.
+    """
 
     agent_id: str
     provider: str
@@ -28,3 +34,5 @@ class AgentConfig:
     tools: tuple[str, ...] = ALL_TOOLS
     sampling: Sampling = field(default_factory=Sampling)
     max_rounds: int = DEFAULT_MAX_ROUNDS
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    approval_seconds: int = DEFAULT_APPROVAL_SECONDS

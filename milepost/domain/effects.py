@@ -32,6 +32,15 @@ class EffectState(StrEnum):
     DENIED = "denied"
 
 
+class Resolution(StrEnum):
+    """How an uncertain effect turned out. `LATE` is what the attempt that was taken for lost said itself."""
+
+    APPLIED = "applied"
+    NOT_APPLIED = "not_applied"
+    COMPENSATED = "compensated"
+    LATE = "late"
+
+
 EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
     EffectState.PLANNED: frozenset(
         {EffectState.AWAITING_APPROVAL, EffectState.DISPATCHED, EffectState.CANCELLED, EffectState.DENIED}

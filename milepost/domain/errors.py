@@ -105,6 +105,37 @@ class EffectNotFound(MilepostError):
     kind = ErrorKind.NOT_FOUND
 
 
+class EffectNotUncertain(MilepostError):
+    """Only an effect whose outcome is unknown can be reconciled, and only once."""
+
+    code = "effect_not_uncertain"
+    kind = ErrorKind.CONFLICT
+
+
+class ApprovalNotFound(MilepostError):
+    code = "approval_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class ApprovalSettled(MilepostError):
+    """The approval has its one answer already."""
+
+    code = "approval_resolved"
+    kind = ErrorKind.CONFLICT
+
+
+class ApprovalExpired(MilepostError):
+    """The answer came after the approval's time was over."""
+
+    code = "approval_expired"
+    kind = ErrorKind.CONFLICT
+
+
+class PolicyRuleNotFound(MilepostError):
+    code = "policy_rule_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
 class BlobNotFound(MilepostError):
     """A blob the ledger refers to is not in the store (lost or damaged)."""
 

@@ -7,14 +7,15 @@ one of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
-from milepost.domain.tools import ToolDefinition
+from milepost.domain.tools import Approval, ToolDefinition
 from milepost.domain.turns import TurnRequest
 from milepost.domain.usage import Usage
 
@@ -76,6 +77,8 @@ class AgentStarted:
     sampling: Sampling
     max_rounds: int
     tools_unavailable: str | None = None
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    approval_seconds: int = DEFAULT_APPROVAL_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,41 @@ class ModelRetried:
     error_message: str
     usage: Usage
     retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """A call waits for a person. `arguments` is a bounded preview; `expires_at` is microseconds since the epoch."""
+
+    TYPE: ClassVar[str] = "approval.requested"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    effect_id: str
+    approval_id: str
+    round: int
+    index: int
+    call_id: str
+    tool: str
+    input_digest: str
+    arguments: str
+    truncated: bool
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalResolved:
+    """The one end of an approval. `actor` is empty for an expiry; `rule_id` is the rule that remembers the answer."""
+
+    TYPE: ClassVar[str] = "approval.resolved"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    effect_id: str
+    approval_id: str
+    state: ApprovalState
+    actor: str
+    reason: str | None = None
+    rule_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +239,10 @@ class EffectUncertain:
 
 @dataclass(frozen=True, slots=True)
 class EffectReconciled:
-    """What is known later about an uncertain effect. Refers to the turn, never changes its state."""
+    """What is known later about an uncertain effect. Refers to the turn, never changes its state.
+
+    `resolution` is a `Resolution`, `result` the text of a call that was applied.
+    """
 
     TYPE: ClassVar[str] = "effect.reconciled"
     VERSION: ClassVar[int] = 1
@@ -210,6 +251,8 @@ class EffectReconciled:
     resolution: str
     actor: str
     reason: str | None = None
+    evidence: str | None = None
+    result: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +346,8 @@ Event = (
     | ModelCalled
     | ModelRetried
     | ModelFailed
+    | ApprovalRequested
+    | ApprovalResolved
     | ToolStarted
     | ToolFinished
     | AgentOutput
@@ -329,6 +374,8 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     ModelCalled,
     ModelRetried,
     ModelFailed,
+    ApprovalRequested,
+    ApprovalResolved,
     ToolStarted,
     ToolFinished,
     AgentOutput,

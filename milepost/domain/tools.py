@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -18,7 +19,7 @@ class Parallel(StrEnum):
 
 
 class Approval(StrEnum):
-    """Default answer to whether a person must agree before the tool runs."""
+    """Whether a person must agree before the tool runs, where no policy rule decides."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -53,6 +54,16 @@ BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
 
 All run inside the sandbox on the workspace the person chose, which is why none asks by default.
 """
+
+ANY_TOOL = "*"
+
+
+def tool_approval(tool: str, chosen: Mapping[str, Approval]) -> Approval:
+    """An agent's approval policy for a tool: its own entry, the one for any tool, else the built-in default."""
+    policy = BUILTIN_TOOL_POLICIES.get(tool)
+    default = policy.approval if policy else Approval.ASK
+    return chosen.get(tool, chosen.get(ANY_TOOL, default))
+
 
 MAX_CALLS_PER_RESPONSE = 128
 """A response with more tool calls is rejected before hooks or dispatch."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
-from milepost.domain.effects import EffectState
+from milepost.domain.effects import EffectState, Resolution
 from milepost.domain.events import (
     AgentOutput,
     AgentStarted,
+    ApprovalRequested,
+    EffectReconciled,
     Event,
     ModelCalled,
     ModelFailed,
@@ -100,6 +102,7 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
     agents: dict[str, _Agent] = {}
     cards: dict[tuple[str, int, int], ToolCard] = {}
     arguments: dict[tuple[str, int, int], str] = {}
+    reconciled: dict[str, EffectReconciled] = {}
     for event in events:
         match event:
             case AgentStarted():
@@ -117,9 +120,11 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                 agents[event.agent].usage += event.usage
             case ModelFailed() if event.agent in agents:
                 agents[event.agent].usage += event.usage
-            case ToolStarted() | ToolFinished():
+            case ApprovalRequested() | ToolStarted() | ToolFinished():
                 key = (event.agent, event.round, event.index)
                 cards[key] = _card(event, arguments.get(key, ""))
+            case EffectReconciled():
+                reconciled[event.effect_id] = event
             case AgentOutput() if event.agent in agents:
                 agents[event.agent].output = event
             case _:
@@ -130,11 +135,21 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
     return HistoryEntry(
         turn=turn,
         agents=tuple(agent.entry(turn.state.terminal) for agent in agents.values()),
-        tools=tuple(cards[place] for place in places),
+        tools=tuple(_reconciled(cards[place], reconciled) for place in places),
     )
 
 
-def _card(event: ToolStarted | ToolFinished, arguments: str) -> ToolCard:
+def _reconciled(card: ToolCard, found: Mapping[str, EffectReconciled]) -> ToolCard:
+    """The card of an uncertain call as it is known to have ended since; what the model was told stays."""
+    event = found.get(card.effect_id)
+    if event is None or card.state is not EffectState.UNCERTAIN:
+        return card
+    failed = event.resolution in (Resolution.NOT_APPLIED, Resolution.COMPENSATED)
+    return replace(card, state=EffectState.FAILED if failed else EffectState.SUCCEEDED)
+
+
+def _card(event: ApprovalRequested | ToolStarted | ToolFinished, arguments: str) -> ToolCard:
+    unfinished = EffectState.AWAITING_APPROVAL if isinstance(event, ApprovalRequested) else EffectState.DISPATCHED
     finished = isinstance(event, ToolFinished)
     output = event.output.text if isinstance(event, ToolFinished) else ""
     return ToolCard(
@@ -142,7 +157,7 @@ def _card(event: ToolStarted | ToolFinished, arguments: str) -> ToolCard:
         agent=event.agent,
         tool=event.tool,
         call_id=event.call_id,
-        state=event.state if isinstance(event, ToolFinished) else EffectState.DISPATCHED,
+        state=event.state if isinstance(event, ToolFinished) else unfinished,
         is_error=isinstance(event, ToolFinished) and event.is_error,
         arguments=arguments[:CARD_PREVIEW_CHARACTERS],
         preview=output[:CARD_PREVIEW_CHARACTERS],
@@ -150,6 +165,6 @@ def _card(event: ToolStarted | ToolFinished, arguments: str) -> ToolCard:
     )
 
 
-def event_has_blob(event: ToolStarted | ToolFinished) -> bool:
+def event_has_blob(event: ApprovalRequested | ToolStarted | ToolFinished) -> bool:
     """Whether the event's whole output lies outside it."""
     return isinstance(event, ToolFinished) and (event.output.blob is not None or event.full_output is not None)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from milepost.domain.approvals import Approval, ApprovalState, PolicyRule
 from milepost.domain.effects import Effect, EffectSpec, EffectState
 from milepost.domain.events import Event, StreamKind
 from milepost.domain.sessions import Session, SessionStatus, Workspace
@@ -164,18 +165,76 @@ class Effects(Protocol):
             IllegalTransition: the state table does not allow it.
         """
 
+    def hold(self, spec: EffectSpec, at: int) -> Effect:
+        """Insert as `awaiting_approval`, attempt 0. An existing row is returned as it is."""
+
+    def deny(self, spec: EffectSpec, at: int, error_code: str, error_message: str) -> Effect:
+        """Insert as `denied`, attempt 0. An existing row is returned as it is."""
+
     def open_of_turn(self, turn_id: str) -> list[Effect]:
         """Planned, awaiting or dispatched effects of a turn."""
 
 
+class Approvals(Protocol):
+    def add(self, approval: Approval) -> None:
+        """Insert; an id that exists changes nothing."""
+
+    def get(self, approval_id: str) -> Approval:
+        """Raises ApprovalNotFound."""
+
+    def of_effect(self, effect_id: str) -> Approval | None: ...
+
+    def resolve(
+        self, approval_id: str, state: ApprovalState, at: int, actor: str, reason: str | None
+    ) -> Approval | None:
+        """Give a pending approval its one end; None if it has one already."""
+
+    def pending_of_turn(self, turn_id: str, limit: int) -> list[Approval]:
+        """Oldest first."""
+
+    def page(
+        self, *, session_id: str | None, state: ApprovalState | None, after: str | None, limit: int
+    ) -> list[Approval]:
+        """Pending first, newest first; `after` is the id of the last one of the page before.
+
+        Raises ApprovalNotFound for `after`.
+        """
+
+
+class PolicyRules(Protocol):
+    def add(self, rule: PolicyRule) -> None: ...
+
+    def get(self, rule_id: str) -> PolicyRule:
+        """Raises PolicyRuleNotFound."""
+
+    def matching(self, agent: str, tool: str, effect_id: str) -> list[PolicyRule]:
+        """Rules that cover the call (see `engine.policy.matches`), at most 1,000."""
+
+    def use(self, rule_id: str, effect_id: str, at: int) -> bool:
+        """Use up a rule that counts once; False if another call did or it was revoked."""
+
+    def revoke(self, rule_id: str, at: int, actor: str) -> PolicyRule:
+        """Revoke; a rule that is revoked stays as it is. Raises PolicyRuleNotFound."""
+
+    def page(self, *, active: bool, after: str | None, limit: int) -> list[PolicyRule]:
+        """Newest first. Raises PolicyRuleNotFound for `after`."""
+
+
 class OutboxKind(StrEnum):
+    ANSWER_APPROVAL = "answer_approval"
     START_TURN = "start_turn"
     CANCEL_TURN = "cancel_turn"
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
-    """A command for a peer, written with the fact that caused it. `subject` is the turn or run id."""
+    (
+        """A command for a peer, written with the fact that caused it.
+
+    `subject` is the id of the turn, or of the approval that was answered.
+    """
+        ""
+    )
 
     item_id: str
     kind: OutboxKind
@@ -269,6 +328,10 @@ class LedgerTx(Protocol):
     def turns(self) -> Turns: ...
     @property
     def effects(self) -> Effects: ...
+    @property
+    def approvals(self) -> Approvals: ...
+    @property
+    def rules(self) -> PolicyRules: ...
     @property
     def outbox(self) -> Outbox: ...
     @property

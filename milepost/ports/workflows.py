@@ -34,6 +34,12 @@ class WorkflowStarter(Protocol):
     async def start_turn(self, start: TurnStart) -> None:
         """Start the turn's workflow; a workflow id that exists already is success. Raises TemporalUnavailable."""
 
+    async def answer(self, workflow_id: str, approval_id: str) -> None:
+        """Tell a workflow that an approval was answered; a closed or unknown workflow is success.
+
+        Raises TemporalUnavailable.
+        """
+
     async def cancel(self, workflow_id: str) -> None:
         """Ask for cancellation; a closed or unknown workflow is success. Raises TemporalUnavailable."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from milepost.services.approvals import ApprovalService
 from milepost.services.contents import Contents
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
+from milepost.services.outcomes import OutcomeService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 
@@ -20,6 +22,8 @@ class Services:
     sessions: SessionService
     turns: TurnService
     history: HistoryService
+    approvals: ApprovalService
+    outcomes: OutcomeService
     live: LiveService
     contents: Contents
     health: HealthService

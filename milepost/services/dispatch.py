@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 
 
 class Dispatcher:
-    """Delivers what the ledger asks of Temporal: starts and cancellations."""
+    """Delivers what the ledger asks of Temporal: starts, cancellations, word of answered approvals."""
 
     def __init__(self, ledger: Ledger, starter: WorkflowStarter, clock: Clock, owner: str) -> None:
         self._ledger = ledger
@@ -38,7 +38,7 @@ class Dispatcher:
     def _lease(self, tx: LedgerTx) -> list[tuple[OutboxItem, Turn, str]]:
         leased = []
         for item in tx.outbox.lease(self._owner, self._clock.now(), LEASE_US, BATCH):
-            turn = tx.turns.get(item.subject)
+            turn = tx.turns.get(_turn_of(tx, item))
             leased.append((item, turn, tx.sessions.get(turn.session_id).title))
         return leased
 
@@ -46,7 +46,11 @@ class Dispatcher:
         try:
             if item.kind is OutboxKind.CANCEL_TURN:
                 await self._starter.cancel(turn.workflow_id)
-            elif not turn.state.terminal:
+            elif turn.state.terminal:
+                pass
+            elif item.kind is OutboxKind.ANSWER_APPROVAL:
+                await self._starter.answer(turn.workflow_id, item.subject)
+            else:
                 await self._starter.start_turn(_start(turn, title))
         except TemporalUnavailable as error:
             due = self._clock.now() + min(RETRY_FIRST_US * 2 ** min(item.attempts, 10), RETRY_MAX_US)
@@ -63,6 +67,12 @@ class Dispatcher:
         if item.kind is OutboxKind.START_TURN:
             tx.turns.mark_dispatched(turn.turn_id, now)
             tx.notify(turn.session_id)
+
+
+def _turn_of(tx: LedgerTx, item: OutboxItem) -> str:
+    if item.kind is OutboxKind.ANSWER_APPROVAL:
+        return tx.approvals.get(item.subject).turn_id
+    return item.subject
 
 
 def _start(turn: Turn, title: str) -> TurnStart:

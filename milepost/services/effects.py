@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from milepost.domain.effects import Effect, EffectSpec, EffectState
+from milepost.domain.approvals import Approval
+from milepost.domain.effects import Effect, EffectSpec, EffectState, Resolution
 from milepost.domain.errors import TurnClaimed
-from milepost.domain.events import StreamKind
+from milepost.domain.events import EffectReconciled, StreamKind
 from milepost.domain.turns import Turn
 from milepost.engine.effects import Entry, on_entry
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock
 from milepost.services.finishing import bounded_error, uncertain_event
+from milepost.services.gate import Gate, Held, pass_gate
+from milepost.services.outcomes import reconciled_event
 
 EventsOfAttempt = Callable[[int], Sequence[NewEvent]]
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What to do: `entry`, with the effect's row. `stop_requested` means that nothing was dispatched."""
+    """What to do: `entry`, with the effect's row. `stop_requested` means that nothing was dispatched.
+
+    `WAIT_FOR_PERSON` comes with the `approval` that is open and the time `at` which that is so.
+    """
 
     entry: Entry
     effect: Effect | None
     stop_requested: bool = False
+    approval: Approval | None = None
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +52,30 @@ class EffectJournal:
         self._clock = clock
         self._worker = worker
 
-    async def enter(self, spec: EffectSpec, claim: str, events: EventsOfAttempt) -> Entered:
+    async def ask(self, spec: EffectSpec, claim: str, gate: Gate) -> Entered | None:
+        """Bring a call to its gate and no further; None if it may be entered. Raises TurnClaimed."""
+        now = self._clock.now()
+
+        def body(tx: LedgerTx) -> Entered | None:
+            turn = require_claim(tx, spec.turn_id, claim)
+            existing = tx.effects.get(spec.effect_id)
+            entry = on_entry(existing.state if existing else None, spec.effect_class)
+            if entry is Entry.RETURN_RECORDED:
+                return Entered(entry, existing)
+            if existing is not None and existing.attempt:
+                return None
+            if turn.stop_requested_at is not None:
+                return Entered(entry, existing, stop_requested=True)
+            held = pass_gate(tx, spec, gate, existing, now)
+            return None if held is None else _held(held, now)
+
+        return await self._ledger.write(body)
+
+    async def enter(self, spec: EffectSpec, claim: str, events: EventsOfAttempt, gate: Gate | None = None) -> Entered:
         """Come to an effect: dispatch it with a new fence, attach to it, or find its recorded outcome.
 
-        `events(attempt)` are appended with the dispatch.
+        `events(attempt)` are appended with the dispatch. With a gate, policy rules and approvals decide before a first
+        dispatch whether there is one.
 
         Raises:
             TurnClaimed: the turn has ended or belongs to another run.
@@ -58,7 +86,7 @@ class EffectJournal:
             turn = require_claim(tx, spec.turn_id, claim)
             existing = tx.effects.get(spec.effect_id)
             entry = on_entry(existing.state if existing else None, spec.effect_class)
-            if entry in (Entry.RETURN_RECORDED, Entry.WAIT_FOR_PERSON):
+            if entry is Entry.RETURN_RECORDED:
                 return Entered(entry, existing)
             if turn.stop_requested_at is not None and entry is not Entry.ATTACH:
                 return Entered(entry, existing, stop_requested=True)
@@ -68,6 +96,13 @@ class EffectJournal:
                 tx.events.append(spec.session_id, StreamKind.SESSION, [event], now)
                 tx.notify(spec.session_id)
                 return Entered(entry, lost)
+            if gate is None and entry is Entry.WAIT_FOR_PERSON:
+                return Entered(entry, existing)
+            if gate is not None and not (existing and existing.attempt):
+                held = pass_gate(tx, spec, gate, existing, now)
+                if held is not None:
+                    return _held(held, now)
+                entry = Entry.DISPATCH
             effect = tx.effects.dispatch(spec, now, self._worker)
             tx.events.append(spec.session_id, StreamKind.SESSION, events(effect.attempt), now)
             tx.notify(spec.session_id)
@@ -86,16 +121,24 @@ class EffectJournal:
 
         def body(tx: LedgerTx) -> None:
             message = None if outcome.error_message is None else bounded_error(outcome.error_message)
+            before = tx.effects.get(spec.effect_id)
             settled = tx.effects.settle(
                 spec.effect_id, attempt, outcome.state, now, outcome.result, outcome.error_code, message
             )
             extra = []
             if outcome.state is EffectState.UNCERTAIN:
                 extra.append(uncertain_event(settled, outcome.error_message or "The outcome is unknown."))
+            elif before is not None and before.state is EffectState.UNCERTAIN:
+                extra.append(self._late(spec, outcome))
             tx.events.append(spec.session_id, StreamKind.SESSION, [*extra, *events], now)
             tx.notify(spec.session_id)
 
         await self._ledger.write(body)
+
+    def _late(self, spec: EffectSpec, outcome: Settlement) -> NewEvent:
+        why = f"The attempt that was taken for lost ended: {outcome.state}."
+        late = EffectReconciled(spec.turn_id, spec.effect_id, Resolution.LATE.value, self._worker, why)
+        return reconciled_event(late)
 
     async def record(self, session_id: str, turn_id: str, claim: str, events: Sequence[NewEvent]) -> None:
         """Append events of a turn that belong to no dispatched effect. Raises TurnClaimed."""
@@ -107,6 +150,11 @@ class EffectJournal:
             tx.notify(session_id)
 
         await self._ledger.write(body)
+
+
+def _held(held: Held, at: int) -> Entered:
+    entry = Entry.RETURN_RECORDED if held.approval is None else Entry.WAIT_FOR_PERSON
+    return Entered(entry, held.effect, approval=held.approval, at=at)
 
 
 def require_claim(tx: LedgerTx, turn_id: str, claim: str) -> Turn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from milepost.domain.approvals import ApprovalState
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectState
 from milepost.domain.events import (
@@ -28,6 +29,7 @@ from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import unanswered_calls
 from milepost.ports.ledger import LedgerTx, NewEvent
+from milepost.services.gate import resolved_event
 
 _TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ModelFailed, ToolFinished, AgentOutput))
 _CHARGED = (ModelCalled, ModelRetried, ModelFailed)
@@ -53,8 +55,8 @@ def turn_events(tx: LedgerTx, turn: Turn) -> list[Event]:
 def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
     """Write everything that ends a running turn, the terminal event last. The caller holds the Session's lock.
 
-    Open effects are settled (cancelled, or uncertain where the outcome cannot be known), calls without a result get
-    one, each agent's output is recorded and the delta log is dropped.
+    Open effects are settled (cancelled, or uncertain where the outcome cannot be known), open approvals are closed,
+    calls without a result get one, each agent's output is recorded and the delta log is dropped.
 
     Raises:
         TurnNotRunning: the turn has a terminal state.
@@ -62,7 +64,8 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
     events = turn_events(tx, turn)
     new = _lost_answers(tx, turn, events)
     events.extend(item.event for item in new)
-    new = [*new, *_settle_effects(tx, turn, at), *_close_calls(tx, turn, events)]
+    new = [*new, *_settle_effects(tx, turn, at), *_close_approvals(tx, turn, ending, at)]
+    new.extend(_close_calls(tx, turn, events))
     finished = ending.state is TurnState.COMPLETED
     new.extend(_outputs(turn, events, finished=finished))
     usage = sum(
@@ -144,6 +147,18 @@ def _settle_effects(tx: LedgerTx, turn: Turn, at: int) -> list[NewEvent]:
     return events
 
 
+def _close_approvals(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> list[NewEvent]:
+    events: list[NewEvent] = []
+    reason = f"The turn ended ({ending.state}) before there was an answer."
+    while pending := tx.approvals.pending_of_turn(turn.turn_id, _APPROVALS_AT_ONCE):
+        for approval in pending:
+            closed = tx.approvals.resolve(approval.approval_id, ApprovalState.CLOSED, at, "", reason)
+            if closed is not None:
+                events.append(resolved_event(closed))
+    return events
+
+
+_APPROVALS_AT_ONCE = 200
 _UNKNOWN_WHEN_LOST = frozenset({EffectClass.AT_MOST_ONCE, EffectClass.ATTACHABLE, EffectClass.KEYED})
 
 

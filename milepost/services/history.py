@@ -9,6 +9,8 @@ from milepost.domain.errors import EffectNotFound
 from milepost.domain.events import (
     AgentOutput,
     AgentStarted,
+    ApprovalRequested,
+    EffectReconciled,
     Event,
     ModelCalled,
     ModelFailed,
@@ -24,7 +26,18 @@ from milepost.services.finishing import tool_event_key
 from milepost.services.sessions import MAX_PAGE
 
 _TYPES = tuple(
-    cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ModelFailed, ToolStarted, ToolFinished, AgentOutput)
+    cls.TYPE
+    for cls in (
+        AgentStarted,
+        ModelCalled,
+        ModelRetried,
+        ModelFailed,
+        ApprovalRequested,
+        ToolStarted,
+        ToolFinished,
+        EffectReconciled,
+        AgentOutput,
+    )
 )
 
 

@@ -264,7 +264,7 @@ def _void(reader: _Reader, turn_id: str, effect_id: str, attempt: int) -> Frame:
 
 
 def _status(tx: LedgerTx, turn: Turn, at: int) -> dict[str, Any]:
-    awaiting = tx.effects.page(turn.session_id, turn_id=turn.turn_id, state=EffectState.AWAITING_APPROVAL, limit=1)
+    awaiting = tx.approvals.pending_of_turn(turn.turn_id, 1)
     status = turn_status(turn, awaiting_person=bool(awaiting), last_worker_beat=tx.workers.last_beat(), now=at)
     return {"turn_id": turn.turn_id, "number": turn.number, "state": turn.state, "status": status}
 

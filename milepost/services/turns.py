@@ -11,7 +11,6 @@ from typing import Protocol
 
 from milepost.contracts.naming import turn_workflow_id
 from milepost.domain.agents import AgentConfig
-from milepost.domain.effects import EffectState
 from milepost.domain.errors import (
     AgentUnknown,
     IdempotencyMismatch,
@@ -255,7 +254,7 @@ class TurnService:
     def _view(self, tx: LedgerTx, turn: Turn, now: int) -> TurnView:
         if turn.state.terminal:
             return TurnView(turn, TurnStatus.ENDED)
-        awaiting = tx.effects.page(turn.session_id, turn_id=turn.turn_id, state=EffectState.AWAITING_APPROVAL, limit=1)
+        awaiting = tx.approvals.pending_of_turn(turn.turn_id, 1)
         status = turn_status(turn, awaiting_person=bool(awaiting), last_worker_beat=tx.workers.last_beat(), now=now)
         return TurnView(turn, status)
 

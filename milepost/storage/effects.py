@@ -17,7 +17,7 @@ from milepost.domain.effects import (
 )
 from milepost.domain.errors import EffectNotFound, Fenced, IllegalTransition
 from milepost.ledger.codec import decode, encode
-from milepost.storage.statements import PerDialect
+from milepost.storage.statements import PerDialect, insert_ignore
 from milepost.storage.tables import effects
 
 _DISPATCHABLE = [state.value for state, after in EFFECT_TRANSITIONS.items() if EffectState.DISPATCHED in after]
@@ -39,6 +39,7 @@ _DISPATCH = PerDialect(
         where=effects.c.state.in_(_DISPATCHABLE),
     ).returning(*effects.c),
 )
+_INSERT = insert_ignore(effects)
 _SETTLE = (
     update(effects)
     .where(_THIS)
@@ -133,6 +134,19 @@ class SqlEffects:
             },
         )
         return _effect(settled.one())
+
+    def hold(self, spec: EffectSpec, at: int) -> Effect:
+        return self._insert(spec, at, {"state": EffectState.AWAITING_APPROVAL.value})
+
+    def deny(self, spec: EffectSpec, at: int, error_code: str, error_message: str) -> Effect:
+        end = {"finished_at": at, "error_code": error_code, "error_message": error_message}
+        return self._insert(spec, at, {"state": EffectState.DENIED.value, **end})
+
+    def _insert(self, spec: EffectSpec, at: int, differing: dict[str, Any]) -> Effect:
+        """A row that was never dispatched, unless there is one already."""
+        values = {**_values(spec, at, ""), "attempt": 0, "dispatched_at": None, "worker": None, **differing}
+        self._conn.execute(_INSERT.on(self._conn), values)
+        return _effect(self._conn.execute(_GET, {"effect": spec.effect_id}).one())
 
     def open_of_turn(self, turn_id: str) -> list[Effect]:
         return [_effect(row) for row in self._conn.execute(_OPEN_OF_TURN, {"turn": turn_id})]

@@ -26,6 +26,7 @@ from sqlalchemy import (
     text,
 )
 
+from milepost.domain.approvals import ApprovalState, Verdict
 from milepost.domain.effects import EffectClass, EffectState
 from milepost.domain.events import StreamKind
 from milepost.domain.sessions import SessionMode, SessionStatus
@@ -190,6 +191,56 @@ effects = Table(
     Index(None, "session_id", "created_at"),
     CheckConstraint(one_of("state", EffectState), name="state"),
     CheckConstraint(one_of("effect_class", EffectClass), name="effect_class"),
+)
+
+_PENDING = text("state = 'pending'")
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("approval_id", Identifier, nullable=False),
+    Column("effect_id", Identifier, ForeignKey("effects.effect_id"), nullable=False),
+    Column("session_id", Identifier, nullable=False),
+    Column("turn_id", Identifier, ForeignKey("turns.turn_id"), nullable=False),
+    Column("agent", Utf8, nullable=False),
+    Column("tool", Utf8, nullable=False),
+    Column("call_id", Utf8, nullable=False),
+    Column("input_digest", Identifier, nullable=False),
+    Column("preview", Utf8, nullable=False),
+    Column("truncated", Boolean, nullable=False),
+    Column("state", Identifier, nullable=False),
+    Column("requested_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("resolved_at", BigInteger),
+    Column("actor", Utf8),
+    Column("reason", Utf8),
+    PrimaryKeyConstraint("approval_id"),
+    UniqueConstraint("effect_id"),
+    Index("ix_approvals_pending", "turn_id", sqlite_where=_PENDING, postgresql_where=_PENDING),
+    Index(None, "requested_at", "approval_id"),
+    Index(None, "session_id", "requested_at"),
+    CheckConstraint(one_of("state", ApprovalState), name="state"),
+    CheckConstraint("(state = 'pending') = (resolved_at IS NULL)", name="resolved"),
+)
+
+policy_rules = Table(
+    "policy_rules",
+    metadata,
+    Column("rule_id", Identifier, nullable=False),
+    Column("agent", Utf8),
+    Column("tool", Utf8),
+    Column("verdict", Identifier, nullable=False),
+    Column("once", Boolean, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", Utf8, nullable=False),
+    Column("reason", Utf8),
+    Column("approval_id", Identifier),
+    Column("used_at", BigInteger),
+    Column("used_by", Identifier),
+    Column("revoked_at", BigInteger),
+    Column("revoked_by", Utf8),
+    PrimaryKeyConstraint("rule_id"),
+    Index(None, "created_at", "rule_id"),
+    CheckConstraint(one_of("verdict", Verdict), name="verdict"),
 )
 
 outbox = Table(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from milepost.storage.approvals import SqlApprovals
 from milepost.storage.deltas import SqlDeltas
 from milepost.storage.effects import SqlEffects
 from milepost.storage.events import SqlEventLog
 from milepost.storage.leases import SqlLeases
 from milepost.storage.outbox import SqlOutbox
+from milepost.storage.rules import SqlPolicyRules
 from milepost.storage.sessions import SqlSessions
 from milepost.storage.turns import SqlTurns
 from milepost.storage.workers import SqlWorkers
@@ -24,6 +26,8 @@ class Transaction:
         self.sessions = SqlSessions(conn)
         self.turns = SqlTurns(conn, self.notify)
         self.effects = SqlEffects(conn)
+        self.approvals = SqlApprovals(conn)
+        self.rules = SqlPolicyRules(conn)
         self.outbox = SqlOutbox(conn, self.notify)
         self.deltas = SqlDeltas(conn, self.notify)
         self.leases = SqlLeases(conn)

@@ -10,7 +10,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from milepost.contracts.activities import TurnInput
-from milepost.contracts.naming import SESSION_TURN_WORKFLOW, TURNS_QUEUE, queue_name
+from milepost.contracts.naming import APPROVAL_ANSWERED, SESSION_TURN_WORKFLOW, TURNS_QUEUE, queue_name
 from milepost.domain.errors import TemporalUnavailable
 from milepost.ports.workflows import TurnStart, WorkflowState
 from milepost.temporal.client import unavailable
@@ -58,6 +58,16 @@ class TemporalStarter:
             return
         except RPCError as error:
             raise self._unavailable() from error
+
+    async def answer(self, workflow_id: str, approval_id: str) -> None:
+        """See `ports.workflows.WorkflowStarter`."""
+        try:
+            await self._client.get_workflow_handle(workflow_id).signal(
+                APPROVAL_ANSWERED, approval_id, rpc_timeout=RPC_TIMEOUT
+            )
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise self._unavailable() from error
 
     async def cancel(self, workflow_id: str) -> None:
         """See `ports.workflows.WorkflowStarter`."""

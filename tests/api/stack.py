@@ -27,12 +27,14 @@ from milepost.domain.usage import Usage
 from milepost.engine.effects import effect_id
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.security.access import Access
+from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.contents import Contents
 from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
+from milepost.services.outcomes import OutcomeService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
@@ -257,6 +259,8 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         sessions=SessionService(ledger, clock, ids, agents, AGENT),
         turns=turns,
         history=HistoryService(ledger),
+        approvals=ApprovalService(ledger, clock, ids),
+        outcomes=OutcomeService(ledger, contents, clock),
         live=LiveService(ledger, notifier, clock),
         contents=contents,
         health=HealthService({name: check(name) for name in checks}, frozenset({"ledger"})),

@@ -45,7 +45,8 @@ async def history_of(scenario: Scenario, address: TemporalAddress, folder: Path)
     workspace.mkdir(parents=True)
     url = f"sqlite:///{folder / 'ledger.db'}"
     await upgrade(url)
-    async with stack_of(scenario.steps, url, folder / "blobs", address) as (stack, sandboxes):
+    made = stack_of(scenario.steps, url, folder / "blobs", address, asks=bool(scenario.answers))
+    async with made as (stack, sandboxes):
         turn = await play(scenario, stack, sandboxes, workspace)
         history = await stack.client.get_workflow_handle(turn.workflow_id).fetch_history()
     # The id is no part of the history itself, and the replayer asks for one.

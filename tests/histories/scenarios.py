@@ -9,13 +9,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from milepost.bootstrap.system import UuidIds
+from milepost.domain.agents import AgentConfig
+from milepost.domain.approvals import ApprovalState
 from milepost.domain.content import Content
 from milepost.domain.errors import ModelError, ModelRateLimited, ModelRequestRejected, ModelUnavailable
 from milepost.domain.messages import AssistantMessage, AssistantPart, FinishReason, TextPart, ToolCallPart
+from milepost.domain.tools import Approval
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
 from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.providers.call_ids import generated_call_id
+from milepost.services.approvals import Answer, ApprovalService
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
 from milepost.temporal.client import TemporalAddress
 from tests.support.sandboxes import MemorySandboxes
@@ -97,12 +102,17 @@ TEN_CALLS = (
 
 @dataclass(frozen=True)
 class Scenario:
-    """A turn and how it ends. `stop_at` names the command during which it is stopped."""
+    """A turn and how it ends.
+
+    `stop_at` names the command during which it is stopped. With `answers` commands need an approval, and a person gives
+    these, one after the other.
+    """
 
     name: str
     steps: tuple[Step, ...]
     state: TurnState
     stop_at: str | None = None
+    answers: tuple[bool, ...] = ()
 
 
 def huge(error: type[ModelError], size: int) -> ModelError:
@@ -137,19 +147,32 @@ SCENARIOS = (
         ),
         TurnState.COMPLETED,
     ),
+    Scenario(
+        "approved_and_rejected",
+        (Step(calls=(call("bash", command="make"), call("bash", command="rm -r build"))), Step("Done.")),
+        TurnState.COMPLETED,
+        answers=(True, False),
+    ),
 )
 
 
 @asynccontextmanager
 async def stack_of(
-    steps: Sequence[Step], url: str, folder: Path, address: TemporalAddress
+    steps: Sequence[Step], url: str, folder: Path, address: TemporalAddress, *, asks: bool = False
 ) -> AsyncIterator[tuple[Stack, MemorySandboxes]]:
-    """A stack over the ledger at `url` (upgraded, empty) whose model gives `steps`."""
+    """A stack over the ledger at `url` (upgraded, empty) whose model gives `steps`.
+
+    With `asks` commands need an approval.
+    """
     notifier = await open_notifier(url)
     ledger = await open_ledger(url, notifier)
     sandboxes = MemorySandboxes()
+    policy = {"bash": Approval.ASK if asks else Approval.ALLOW}
+    agents = {"default": AgentConfig("default", "scripted", "demo", approvals=policy)}
+    blobs = FileBlobStore(folder)
     try:
-        yield await build_stack(ledger, notifier, FileBlobStore(folder), Answers(steps), sandboxes, address), sandboxes
+        stack = await build_stack(ledger, notifier, blobs, Answers(steps), sandboxes, address, agents)
+        yield stack, sandboxes
     finally:
         await ledger.close()
         await notifier.close()
@@ -165,11 +188,22 @@ async def play(scenario: Scenario, stack: Stack, sandboxes: MemorySandboxes, wor
                 while scenario.stop_at not in _commands(sandboxes, session):
                     await asyncio.sleep(0.01)
             await stack.turns.stop(begun.turn.turn_id, actor="test")
+        for approve in scenario.answers:
+            await _answer(stack, session, approve)
         turn = await stack.ended(begun.turn.turn_id)
         async with asyncio.timeout(30):
             await stack.client.get_workflow_handle(turn.workflow_id).result()
     assert turn.state is scenario.state, turn.error_message
     return turn
+
+
+async def _answer(stack: Stack, session: str, approve: bool) -> None:
+    """Answer the Session's next question."""
+    service = ApprovalService(stack.parts.ledger, stack.parts.clock, UuidIds())
+    async with asyncio.timeout(30):
+        while not (pending := await service.page(session_id=session, state=ApprovalState.PENDING)):
+            await asyncio.sleep(0.01)
+    await service.answer(pending[0].approval_id, Answer(approve, "test"))
 
 
 def _commands(sandboxes: MemorySandboxes, session: str) -> list[str]:

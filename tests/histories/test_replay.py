@@ -100,6 +100,9 @@ def test_the_recorded_turns_hold_what_they_are_recorded_for() -> None:
     assert (activities.count(CALL_MODEL.name), activities.count(RUN_TOOL.name)) == (2, 10)
     assert "EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED" in types["stopped"]
     assert "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED" in types["stopped"]
+    asked = types["approved_and_rejected"]
+    assert asked.count("EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED") == 2
+    assert asked.count("EVENT_TYPE_TIMER_STARTED") == asked.count("EVENT_TYPE_TIMER_CANCELED") == 2
     for name, document in documents.items():
         text = "\n".join(_texts(document))
         assert PREPARE_TURN.name in text and FINISH_TURN.name in text, name

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from milepost.temporal.dev_server import DevServer
 from milepost.temporal.starter import TemporalStarter
 from milepost.tools import definitions
 from workers.process import ExecutionParts, WorkerProcess, embedded_queues
+from workers.runtime import WorkerSettings
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +62,12 @@ class Stack:
     starter: TemporalStarter
 
     @asynccontextmanager
-    async def worker(self) -> AsyncIterator[WorkerProcess]:
-        process = WorkerProcess(self.parts, self.client, self.starter, embedded_queues(), reconcile_seconds=0.5)
+    async def worker(self, grace: float = 5.0) -> AsyncIterator[WorkerProcess]:
+        """A worker process in this one; at its end, work that does not end within `grace` seconds is cut off."""
+        settings = WorkerSettings(graceful_shutdown=timedelta(seconds=grace))
+        process = WorkerProcess(
+            self.parts, self.client, self.starter, embedded_queues(), settings, reconcile_seconds=0.5
+        )
         await process.start()
         try:
             yield process

@@ -27,6 +27,9 @@ class Unreachable:
     async def start_turn(self, start: TurnStart) -> None:
         raise TemporalUnavailable("down")
 
+    async def answer(self, workflow_id: str, approval_id: str) -> None:
+        raise TemporalUnavailable("down")
+
     async def cancel(self, workflow_id: str) -> None:
         raise TemporalUnavailable("down")
 
