@@ -84,22 +84,22 @@ async def effects(
     session: SessionId,
     turn: Annotated[str | None, typer.Option("--turn", help="Only effects of this turn.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="Only effects in this state, e.g. uncertain.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 100,
 ) -> None:
     """List a Session's effects, oldest first: model and tool calls with state and attempts."""
     from cli.connection import Need, reach
 
     path = f"{API}/sessions/{session}/effects"
     async with reach(call, Need.READ) as reached:
-        found = await reached.client.get(path, turn_id=turn, state=state, limit=limit)
+        found = await reached.client.pages(path, "effects", limit + 1, turn_id=turn, state=state)
     if call.json:
-        call.out.document(found)
+        call.out.document({"session_id": session, "effects": found[:limit], "truncated": len(found) > limit})
         return
     names = ("effect_id", "operation", "position", "state", "attempt", "turn_id")
-    rows = [[str(item[name]) for name in names] for item in found["effects"]]
+    rows = [[str(item[name]) for name in names] for item in found[:limit]]
     call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows, ids=True)
-    if found["next_cursor"] is not None:
-        call.out.note("There are more: narrow the list with --turn or --state.")
+    if len(found) > limit:
+        call.out.note("There are more: raise --limit, or narrow the list with --turn or --state.")
 
 
 async def reconcile(

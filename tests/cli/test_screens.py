@@ -1,0 +1,90 @@
+"""What commands print, from an instance whose answers are given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.client import ApiClient
+from cli.connection import Reached
+from cli.main import commands
+
+Answer = Callable[[httpx.Request], Any]
+Ask = Callable[..., Result]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
+    """Run a command in this process against the JSON documents that a function answers with."""
+    monkeypatch.setenv("MILEPOST_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(answer: Answer, *arguments: str) -> Result:
+        @asynccontextmanager
+        async def reach(*_: object, **__: object) -> AsyncIterator[Reached]:
+            transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer(request)))
+            client = ApiClient(transport, "token")
+            try:
+                yield Reached(client, None, embedded=False)
+            finally:
+                await client.close()
+
+        monkeypatch.setattr("cli.connection.reach", reach)
+        return CliRunner().invoke(commands, arguments)
+
+    return run
+
+
+def effect(number: int) -> dict[str, Any]:
+    return {
+        "effect_id": f"{number:064x}",
+        "operation": "model:scripted/demo",
+        "position": f"model/{number}",
+        "state": "succeeded",
+        "attempt": 1,
+        "turn_id": "trn_0123456789abcdef0123456789abcdef",
+    }
+
+
+def effects_of(count: int) -> Answer:
+    """A Session's effects, page by page."""
+
+    def answer(request: httpx.Request) -> dict[str, Any]:
+        start = int(request.url.params.get("cursor", "0"), 16)
+        end = min(start + int(request.url.params["limit"]), count)
+        assert end - start <= 100
+        cursor = f"{end:064x}" if end < count else None
+        return {"session_id": "ses_1", "effects": [effect(n) for n in range(start, end)], "next_cursor": cursor}
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "shown", "more"),
+    [
+        (250, (), 100, True),
+        (100, (), 100, False),
+        (250, ("--limit", "240"), 240, True),
+        (3, ("--limit", "5"), 3, False),
+    ],
+)
+def test_effects_are_listed_up_to_the_limit_over_pages(
+    ask: Ask, count: int, options: tuple[str, ...], shown: int, more: bool
+) -> None:
+    done = ask(effects_of(count), "effects", "list", "ses_1", "--json", *options)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert ([item["effect_id"] for item in document["effects"]], document["truncated"]) == (
+        [f"{n:064x}" for n in range(shown)],
+        more,
+    )
+    plain = ask(effects_of(count), "effects", "list", "ses_1", *options)
+    assert plain.exit_code == 0, plain.output
+    assert ("There are more" in plain.stderr) is more
