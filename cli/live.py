@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from cli.marks import mark_of
 from cli.output import printable, short
 
 if TYPE_CHECKING:
@@ -164,13 +165,12 @@ class LiveView:
     def _finished(self, payload: Json) -> None:
         detail = payload.get("detail") or {}
         exit_code = detail.get("exit_code")
-        label = f"exit {exit_code}" if exit_code is not None else str(payload["state"])
-        failed = bool(payload["is_error"])
-        mark, style = ("✗", "red") if failed else ("✓", "green")
+        mark = mark_of(payload["state"], is_error=payload["is_error"])
+        label = f"exit {exit_code}" if exit_code is not None else mark.word or str(payload["state"])
         output = short(payload["output"]["text"], RESULT_WIDTH)
         if payload["call_id"] not in self._arguments:
             label = f"{payload['tool']} {label}"
-        self._line(f"  {mark} {label}{' · ' + output if output else ''}", style)
+        self._line(f"  {mark.sign} {label}{' · ' + output if output else ''}", mark.style)
 
     def _line(self, text: str, style: str) -> None:
         self._end_region()

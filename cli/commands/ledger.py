@@ -9,6 +9,7 @@ import typer
 
 from cli.commands.sessions import SessionId
 from cli.invocation import Invocation, command
+from cli.marks import mark_of
 from cli.output import printable, short
 from cli.routes import API, Json
 
@@ -64,8 +65,10 @@ def print_entry(call: Invocation, turn: Json) -> None:
     call.out.line(f"[bold]Turn {turn['number']}[/] [{style}]{status}[/] · {turn['created_at']} · {turn['turn_id']}")
     call.out.line(f"[dim]Asked:[/] {escape(short(turn['request'], 300))}")
     for tool in turn["tools"]:
-        mark = "[red]✗[/]" if tool["is_error"] else "[green]✓[/]"
-        call.out.line(f"  {mark} {escape(tool['tool'])} {escape(short(tool['arguments'], 100))}")
+        mark = mark_of(tool["state"], is_error=tool["is_error"], ended=turn["state"] != "running")
+        word = f" [{mark.style}]({mark.word})[/]" if mark.word else ""
+        arguments = escape(short(tool["arguments"], 100))
+        call.out.line(f"  [{mark.style}]{mark.sign}[/] {escape(tool['tool'])} {arguments}{word}")
     if turn["output"]:
         call.out.line(escape(printable(turn["output"])))
     if turn["error"]:

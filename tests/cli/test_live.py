@@ -128,3 +128,12 @@ def test_progress_is_told_when_it_changes() -> None:
 
     text = shown(status("working"), status("recovering"), status("recovering"), status("stopping"))
     assert text.splitlines() == ["No worker answers; the turn goes on when one is back ...", "Stopping ..."]
+
+
+def test_a_call_that_did_not_run_or_may_have_run_has_a_mark_of_its_own() -> None:
+    def finished(state: str) -> dict[str, Any]:
+        end = {"tool": "bash", "state": state, "is_error": True, "detail": {}, "output": {"text": "why"}}
+        return event("tool.finished", call_id="c", **end)
+
+    text = shown(called("", ("c", "bash", "{}")), finished("denied"), finished("uncertain"), finished("cancelled"))
+    assert text.splitlines() == ["  ⊘ denied · why", "  ! outcome unknown · why", "  ■ cancelled · why"]

@@ -88,3 +88,35 @@ def test_effects_are_listed_up_to_the_limit_over_pages(
     plain = ask(effects_of(count), "effects", "list", "ses_1", *options)
     assert plain.exit_code == 0, plain.output
     assert ("There are more" in plain.stderr) is more
+
+
+def turn_with(state: str, tools: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+    usage = {"input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0, "reasoning_tokens": 0, "total_tokens": 0}
+    turn = {"turn_id": "trn_1", "session_id": "ses_1", "number": 1, "state": state, "status": "working"}
+    turn |= {"created_at": "now", "request": "Go", "output": "", "error": None, "temporal_url": "http://temporal/x"}
+    return turn | {"agents": [], "tools": tools, "usage": usage | {"complete": True}} | changed
+
+
+@pytest.mark.parametrize(
+    ("turn", "state", "is_error", "line"),
+    [
+        ("running", "dispatched", False, "▸ bash make (running)"),
+        ("interrupted", "dispatched", False, "! bash make (outcome unknown)"),
+        ("running", "awaiting_approval", False, "? bash make (waits for approval)"),
+        ("stopped", "awaiting_approval", False, "· bash make (not run)"),
+        ("completed", "uncertain", True, "! bash make (outcome unknown)"),
+        ("completed", "denied", True, "⊘ bash make (denied)"),
+        ("stopped", "cancelled", True, "■ bash make (cancelled)"),
+        ("completed", "succeeded", False, "✓ bash make"),
+        ("completed", "succeeded", True, "✗ bash make"),
+        ("completed", "failed", True, "✗ bash make"),
+    ],
+)
+def test_only_a_call_that_succeeded_has_a_check_mark(
+    ask: Ask, turn: str, state: str, is_error: bool, line: str
+) -> None:
+    shown = turn_with(turn, [{"tool": "bash", "arguments": "make", "state": state, "is_error": is_error}])
+    page = {"session_id": "ses_1", "turns": [shown], "next_cursor": None}
+    one = ask(lambda request: shown, "turn", "show", "trn_1")
+    assert f"  {line}" in one.stdout.splitlines(), one.output
+    assert f"  {line}" in ask(lambda request: page, "history", "ses_1").stdout.splitlines()
