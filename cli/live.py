@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from cli.marks import mark_of
 from cli.output import printable, short
 
-if TYPE_CHECKING:
-    from rich.live import Live
-
 ARGUMENTS_WIDTH = 110
 RESULT_WIDTH = 110
-SUPERSEDED = "[that attempt was superseded; its text does not count]"
+SUPERSEDED = "[that attempt was superseded: its text does not count, the answer begins again]"
+THINKING = "Thinking ..."
 
 Json = Mapping[str, Any]
 
@@ -22,8 +20,8 @@ Json = Mapping[str, Any]
 class LiveView:
     """Turns frames into lines on `stream`.
 
-    On a terminal the text of a call in flight stands in a region that is replaced by the final text, so that the text
-    of a superseded attempt disappears. Elsewhere text is written as it comes, and a superseded attempt is marked.
+    Text is written as it comes and never taken back: where an attempt of a call is superseded, a line says that the
+    answer begins again. A terminal shows in between that the model is thinking.
     """
 
     def __init__(self, stream: TextIO | None = None, *, color: bool | None = None) -> None:
@@ -31,24 +29,18 @@ class LiveView:
 
         self._stream = stream or sys.stdout
         self._console = Console(file=self._stream, highlight=False, soft_wrap=True, no_color=color is False)
-        self._terminal = self._console.is_terminal
-        self._live: Live | None = None
+        self._transient = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._thinking = False
+        self._open_line = False
         self._call = ""
         self._attempt = 0
         self._text = ""
-        self._reasoning = ""
-        self._shown: set[str] = set()
         self._arguments: dict[str, str] = {}
         self._status = ""
 
     def close(self) -> None:
-        """End the region of a call in flight; what it held stays as plain text."""
-        text = self._text
-        self._end_region()
-        if self._terminal and text:
-            self._console.print(printable(text), markup=False)
-        elif text and not text.endswith("\n"):
-            self._stream.write("\n")
+        """End the line of a call in flight."""
+        self._end_line()
         self._text = ""
 
     def frame(self, frame: Json) -> None:
@@ -79,31 +71,32 @@ class LiveView:
         self._status = status
 
     def _delta(self, data: Json) -> None:
-        key = (data["effect_id"], data["attempt"])
-        if key != (self._call, self._attempt):
-            self._new_call(*key)
+        call, attempt = data["effect_id"], data["attempt"]
+        if call == self._call and attempt < self._attempt:
+            return
+        if (call, attempt) != (self._call, self._attempt):
+            self._new_call(call, attempt)
         if data["channel"] == "text":
             self._text += data["text"]
-            if not self._terminal:
-                self._stream.write(printable(data["text"]))
-                self._stream.flush()
-        else:
-            self._reasoning += data["text"]
-        if self._terminal:
-            self._refresh()
+            self._write(data["text"])
+        elif self._transient and not self._open_line and not self._thinking:
+            self._console.print(THINKING, style="dim italic", end="")
+            self._stream.flush()
+            self._thinking = True
 
     def _new_call(self, call: str, attempt: int) -> None:
-        self._end_region()
-        self._call, self._attempt, self._text, self._reasoning = call, attempt, "", ""
+        if self._text and call == self._call:
+            self._line(SUPERSEDED, "dim")
+        self._end_line()
+        self._call, self._attempt, self._text = call, attempt, ""
 
     def _superseded(self, data: Json) -> None:
         if data["effect_id"] != self._call or data["attempt"] < self._attempt:
             return
-        if self._text and not self._terminal:
+        if self._text:
             self._line(SUPERSEDED, "dim")
-        self._end_region()
-        self._text = self._reasoning = ""
-        self._call = ""
+        self._end_line()
+        self._call = self._text = ""
 
     def _event(self, type_: str, payload: Json) -> None:
         match type_:
@@ -133,22 +126,16 @@ class LiveView:
         parts = payload["message"]["parts"]
         text = "".join(part["text"] for part in parts if part["kind"] == "text")
         streamed = self._text if payload["effect_id"] == self._call else ""
-        self._end_region()
-        if self._terminal:
-            if text:
-                self._console.print(printable(text), markup=False)
-        elif text.startswith(streamed):
+        if text.startswith(streamed):
             # What a slow start or a lost stream left out.
-            self._stream.write(printable(text[len(streamed) :]))
-            if text and not text.endswith("\n"):
-                self._stream.write("\n")
-            self._stream.flush()
+            self._write(text[len(streamed) :])
+            self._end_line()
         elif text:
             self._line(f"{SUPERSEDED}\n{text}", "")
         for part in parts:
             if part["kind"] == "tool_call":
                 self._arguments[part["call_id"]] = part["arguments"]["text"]
-        self._call, self._text, self._reasoning = "", "", ""
+        self._call = self._text = ""
 
     def _asked(self, payload: Json) -> None:
         arguments = short(payload["arguments"], ARGUMENTS_WIDTH)
@@ -173,27 +160,24 @@ class LiveView:
         self._line(f"  {mark.sign} {label}{' · ' + output if output else ''}", mark.style)
 
     def _line(self, text: str, style: str) -> None:
-        self._end_region()
-        if self._text and not self._terminal and not self._text.endswith("\n"):
-            self._stream.write("\n")
-            self._text = ""
+        self._end_line()
         self._console.print(printable(text), style=style or None, markup=False)
 
-    def _refresh(self) -> None:
-        from rich.live import Live
-        from rich.text import Text
+    def _write(self, text: str) -> None:
+        if text:
+            self._forget_thinking()
+            self._stream.write(printable(text))
+            self._stream.flush()
+            self._open_line = not text.endswith("\n")
 
-        height = max(3, self._console.size.height - 4)
-        body = Text()
-        if self._reasoning and not self._text:
-            body.append("\n".join(printable(self._reasoning).splitlines()[-3:]), style="dim italic")
-        body.append("\n".join(printable(self._text).splitlines()[-height:]))
-        if self._live is None:
-            self._live = Live(console=self._console, transient=True, refresh_per_second=12, auto_refresh=False)
-            self._live.start()
-        self._live.update(body, refresh=True)
+    def _end_line(self) -> None:
+        self._forget_thinking()
+        if self._open_line:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._open_line = False
 
-    def _end_region(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    def _forget_thinking(self) -> None:
+        if self._thinking:
+            self._stream.write("\r\x1b[2K")
+            self._thinking = False

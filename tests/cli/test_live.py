@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from cli.live import SUPERSEDED, LiveView
+import pytest
+
+from cli.live import SUPERSEDED, THINKING, LiveView
 
 
 def delta(text: str, *, effect: str = "e1", attempt: int = 1, channel: str = "text") -> dict[str, Any]:
@@ -62,12 +64,38 @@ def test_the_text_of_a_superseded_attempt_is_marked() -> None:
     assert text == f"Wrong\n{SUPERSEDED}\nRight\n"
 
 
-def test_on_a_terminal_the_text_of_a_superseded_attempt_is_taken_back() -> None:
-    text = on_terminal(delta("Wrong"), superseded(1), delta("Right", attempt=2), called("Right"))
-    _, _, after = text.partition("Wrong")
-    assert "\x1b[2K" in after, "the line of the first attempt is erased"
-    assert text.rstrip().endswith("Right")
-    assert SUPERSEDED not in text
+def test_on_a_terminal_text_flows_as_it_comes_also_beyond_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    words = [f"word{number} " for number in range(100)]
+    stream = Terminal()
+    view = LiveView(stream)
+    written = ""
+    for word in words:
+        view.frame(delta(word))
+        written += word
+        assert stream.getvalue() == written, "all of the text and nothing else, at once"
+    view.frame(called(written))
+    view.close()
+    assert stream.getvalue() == written + "\n"
+
+
+def test_on_a_terminal_thinking_is_shown_until_the_answer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    text = on_terminal(delta("Hm", channel="reasoning"), delta("hm", channel="reasoning"), delta("Yes"), called("Yes"))
+    before, _, after = text.partition("\r\x1b[2K")
+    assert before.count(THINKING) == 1
+    assert after == "Yes\n"
+
+
+def test_an_attempt_that_follows_without_a_notice_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = (delta("Wrong"), delta("Right", attempt=2), delta("late"), superseded(1), called("Right"))
+    assert shown(*frames) == f"Wrong\n{SUPERSEDED}\nRight\n"
+
+
+def test_a_line_in_the_middle_of_the_text_does_not_repeat_the_text() -> None:
+    text = shown(delta("One two"), event("turn.stop_requested"), delta(" three"), called("One two three four"))
+    assert text == "One two\nStop was asked for.\n three four\n"
 
 
 def test_a_late_notice_about_an_earlier_attempt_changes_nothing() -> None:
