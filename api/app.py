@@ -43,7 +43,7 @@ def create_app(
         allowed_hosts: `name` or `name:port` beside the loopback names; give the name or address the server is bound to.
         allowed_origins: web origins (`https://name`) beside the instance's own.
         max_live_readers: how many WebSockets and event streams may follow at once.
-        max_body_bytes: limit of a request body.
+        max_body_bytes: limit of a request body; routes without credentials take 4 KiB.
 
     Raises:
         ConfigInvalid: a host or origin of another form.
@@ -69,7 +69,7 @@ def create_app(
     problems.install(app)
     documentation.install(app, is_open=_is_open, cookie_name=cookie_name)
     # The last one added is the first to see a request.
-    app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=max_body_bytes, is_open=_is_open)
     app.add_middleware(Unexpected)
     app.add_middleware(
         Guard,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,16 +11,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.problems import http_problem
 
 DEFAULT_MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_OPEN_BODY_BYTES = 4 * 1024
+"""Of routes that need no credentials: what strangers send is held in memory too."""
 BODY_SECONDS = 60.0
 
 
-class BodyLimit:
-    """413 for a body over `max_bytes`, announced or not; 408 for one that is not complete after `seconds`."""
+def _closed(method: str, path: str) -> bool:
+    return False
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int = DEFAULT_MAX_BODY_BYTES, seconds: float = BODY_SECONDS) -> None:
+
+class BodyLimit:
+    """413 for a body over `max_bytes`, announced or not; 408 for one that is not complete after `seconds`.
+
+    Routes that `is_open` names take `MAX_OPEN_BODY_BYTES`.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        seconds: float = BODY_SECONDS,
+        is_open: Callable[[str, str], bool] = _closed,
+    ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._seconds = seconds
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -27,15 +45,14 @@ class BodyLimit:
             return
         # The server has refused a Content-Length that is no number.
         announced = int(dict(scope["headers"]).get(b"content-length", b"0"))
-        if announced > self._max_bytes:
-            await http_problem(self._too_large())(scope, receive, send)
+        open_route = self._is_open(scope["method"], scope["path"])
+        limit = min(MAX_OPEN_BODY_BYTES, self._max_bytes) if open_route else self._max_bytes
+        if announced > limit:
+            await http_problem(_too_large(limit))(scope, receive, send)
             return
-        await self._app(scope, self._counted(receive), send)
+        await self._app(scope, self._counted(receive, limit), send)
 
-    def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"The request body is over {self._max_bytes} bytes.")
-
-    def _counted(self, receive: Receive) -> Receive:
+    def _counted(self, receive: Receive, limit: int) -> Receive:
         size = 0
         complete = False
         deadline = asyncio.get_running_loop().time() + self._seconds
@@ -52,8 +69,12 @@ class BodyLimit:
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 complete = not message.get("more_body", False)
-            if size > self._max_bytes:
-                raise self._too_large()
+            if size > limit:
+                raise _too_large(limit)
             return message
 
         return wrapped
+
+
+def _too_large(limit: int) -> HTTPException:
+    return HTTPException(413, f"The request body is over {limit} bytes.")

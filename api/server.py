@@ -12,17 +12,16 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from api.connections import Connections
 from api.live import LiveReaders
 from api.sockets import bind_tcp, bind_unix, remove_unix, unix_identity
-from api.stalls import WRITE_SECONDS, http_protocol, websocket_protocol
+from api.stalls import HEAD_SECONDS, WRITE_SECONDS, http_protocol, websocket_protocol
 
 KEEP_ALIVE_SECONDS = 30
 MAX_CLIENT_MESSAGE_BYTES = 64 * 1024
 """Clients of live streams have nothing to say."""
 MAX_HEADER_BYTES = 64 * 1024
 BACKLOG = 512
-MAX_CONNECTIONS = 2000
-"""Further ones get a plain 503."""
 START_SECONDS = 30.0
 LAST_SECONDS = 2.0
 
@@ -58,12 +57,16 @@ class ApiServer:
         port: int = 8080,
         uds: Path | None = None,
         write_seconds: float = WRITE_SECONDS,
+        head_seconds: float = HEAD_SECONDS,
+        connections: Connections | None = None,
     ) -> None:
         self.host = host
         self.port = port
         self._app = app
         self._uds = uds
         self._write_seconds = write_seconds
+        self._head_seconds = head_seconds
+        self._connections = connections or Connections.for_this_process()
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._uds_identity: tuple[int, int] | None = None
@@ -127,8 +130,8 @@ class ApiServer:
     def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
             self._app,
-            http=http_protocol(self._write_seconds),
-            ws=websocket_protocol(self._write_seconds),
+            http=http_protocol(self._connections, write_seconds=self._write_seconds, head_seconds=self._head_seconds),
+            ws=websocket_protocol(self._connections, write_seconds=self._write_seconds),
             ws_max_size=MAX_CLIENT_MESSAGE_BYTES,
             ws_per_message_deflate=False,
             lifespan="off",
@@ -140,7 +143,6 @@ class ApiServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             backlog=BACKLOG,
-            limit_concurrency=MAX_CONNECTIONS,
         )
         # uvicorn tells each WebSocket at this level; its errors and warnings stay.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

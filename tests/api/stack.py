@@ -279,9 +279,9 @@ async def running_stack(url: str, root: Path, *, uds: Path | None = None, **opti
     checks = {"ledger": Check("ledger", True, "sqlite"), "temporal": Check("temporal", False, "no answer", "start it")}
     services = make_services(ledger, notifier, root, checks)
     access = Access(TOKEN)
-    write_seconds = options.pop("write_seconds", 30.0)
+    serving = {name: options.pop(name) for name in ("write_seconds", "head_seconds", "connections") if name in options}
     app = create_app(services, access, **options)
-    server = ApiServer(app, port=0, uds=uds, write_seconds=write_seconds)
+    server = ApiServer(app, port=0, uds=uds, **serving)
     await server.start()
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=server.url or "", headers=headers, timeout=20) as client:

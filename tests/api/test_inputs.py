@@ -249,5 +249,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for_for_ever() -> None:
         raise AssertionError("nothing is sent before the application says so")
 
     with pytest.raises(HTTPException) as caught:
-        await BodyLimit(app, seconds=0.05)({"type": "http", "headers": []}, receive, send)
+        await BodyLimit(app, seconds=0.05)(
+            {"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send
+        )
     assert caught.value.status_code == 408
