@@ -79,16 +79,20 @@ class Access:
         return Identity.COOKIE if login and self.logins.valid(login, self.now()) else None
 
     def log_in(self, token: str, client: str) -> str | Refusal:
-        """A fresh login id for the right token; wrong ones are counted by client."""
+        """A fresh login id for the right token, always; wrong ones are counted by client, and refused the harder.
+
+        The token's 256 random bits are what keeps guessers out. The limit bounds what they cost, and must not become a
+        way to keep its owner out, who shares the address with every program of the machine.
+        """
         now = self.now()
+        if same_secret(token, self.token):
+            self.failures.succeeded(client)
+            return self.logins.open(now)
         wait = self.failures.wait(client, now)
         if wait > 0:
             return Refusal(429, "too_many_attempts", "Too many failed logins.", "Wait a minute.", retry_after=wait)
-        if not same_secret(token, self.token):
-            self.failures.failed(client, now)
-            return Refusal(401, "unauthorized", "The token is not this instance's.", HOW_TO_AUTHORIZE)
-        self.failures.succeeded(client)
-        return self.logins.open(now)
+        self.failures.failed(client, now)
+        return Refusal(401, "unauthorized", "The token is not this instance's.", HOW_TO_AUTHORIZE)
 
     def log_out(self, call_cookie: str | None) -> None:
         """End a browser login, if there is one."""

@@ -221,10 +221,11 @@ async def test_failed_logins_are_limited(served: Stack, anyone: httpx.AsyncClien
     for _ in range(10):
         answer = await anyone.post("/api/v1/login", json={"token": WRONG})
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
-    limited = await anyone.post("/api/v1/login", json={"token": TOKEN})
+    limited = await anyone.post("/api/v1/login", json={"token": WRONG})
     assert (limited.status_code, limited.json()["code"]) == (429, "too_many_attempts")
     assert 0 < int(limited.headers["retry-after"]) <= 61
-    # The token itself still works, and so does the Unix socket's client.
+    # Whoever fails keeps nobody out who has the token.
+    assert (await anyone.post("/api/v1/login", json={"token": TOKEN})).status_code == 204
     assert (await anyone.get("/api/v1/instance", headers=BEARER)).status_code == 200
     transport = httpx.AsyncHTTPTransport(uds=str(served.root / "api.sock"))
     async with httpx.AsyncClient(transport=transport, base_url="http://milepost") as local:

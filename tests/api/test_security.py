@@ -203,19 +203,23 @@ def test_access_never_shows_its_token() -> None:
     assert "very-secret" not in repr(access)
 
 
-def test_the_right_token_waits_like_a_wrong_one() -> None:
+def test_the_right_token_never_waits_for_wrong_ones() -> None:
     now = 0.0
     access = Access("right", failures=FailureLimit(failures=2), now=lambda: now)
-    for _ in range(2):
-        refusal = access.log_in("wrong", "c")
-        assert isinstance(refusal, Refusal)
-        assert refusal.status == 401
-    limited = access.log_in("right", "c")
+
+    def statuses(count: int) -> list[int]:
+        refusals = [access.log_in("wrong", "c") for _ in range(count)]
+        return [refusal.status for refusal in refusals if isinstance(refusal, Refusal)]
+
+    assert statuses(3) == [401, 401, 429]
+    limited = access.log_in("wrong", "c")
     assert isinstance(limited, Refusal)
     assert (limited.status, limited.retry_after) == (429, 60)
-    assert isinstance(access.log_in("right", "other"), str)
-    now = 61.0
     assert isinstance(access.log_in("right", "c"), str)
+    # The right one clears the count.
+    assert statuses(3) == [401, 401, 429]
+    now = 61.0
+    assert statuses(1) == [401]
 
 
 def test_the_umask_does_not_matter(tmp_path: Path) -> None:
