@@ -15,6 +15,7 @@ from enum import StrEnum
 
 import httpx
 
+from cli.agreement import require_agreement
 from cli.client import ApiClient
 from cli.invocation import Invocation
 from milepost.bootstrap.data_root import DataRoot, InstanceInfo
@@ -54,6 +55,7 @@ async def reach(
 
     Raises:
         InstanceLocked: another process holds the data root and does not serve it.
+        ConfigInvalid: --config names another configuration than the running instance's.
         Any failure of starting the stack.
     """
     root = call.root
@@ -63,6 +65,8 @@ async def reach(
             found = await _await_or_own(root, stack, call, need)
         if found is not None:
             stack.push_async_callback(found.client.close)
+            if need is not Need.READ and found.info is not None:
+                require_agreement(call, found.info)
             yield found
         elif need is Need.EXECUTE:
             if before_start is not None:

@@ -63,6 +63,8 @@ async def serving(core: Core, temporal: TemporalPart, *, role: str, tcp: bool) -
             api_url=server.url,
             temporal_ui=temporal.ui,
             temporal_target=temporal.target,
+            config_path=str(core.config.path) if core.config.path else None,
+            config_digest=core.config.digest,
         )
         core.root.write_info(info)
         yield Served(info, token)

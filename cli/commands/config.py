@@ -9,7 +9,7 @@ import typer
 
 from cli.failures import Exit
 from cli.invocation import Invocation, command
-from milepost.domain.errors import ConfigInvalid, InvalidInput
+from milepost.domain.errors import ConfigInvalid, InvalidInput, MilepostError
 
 TEMPLATE = """\
 # Milepost configuration. Every key has a default; `milepost config schema` describes them all.
@@ -51,11 +51,11 @@ def register(app: typer.Typer) -> None:
     command(group, "schema")(schema)
 
 
-def init(
+async def init(
     call: Invocation,
     folder: Annotated[Path, typer.Argument(help="Where to write milepost.yaml.")] = Path(),
 ) -> None:
-    """Write a commented milepost.yaml to start from; an existing one is left alone."""
+    """Write a commented milepost.yaml to start from. Refused, and nothing changed, if there is one."""
     from milepost.config.loading import FILE_NAME
 
     target = folder.expanduser() / FILE_NAME
@@ -72,6 +72,23 @@ def init(
         call.out.document({"path": str(target.absolute())})
     else:
         call.out.line(f"Wrote {target}. Check it with: milepost config validate")
+    await _tell_running(call)
+
+
+async def _tell_running(call: Invocation) -> None:
+    from cli.connection import running_info
+
+    try:
+        info = await running_info(call.root)
+    except MilepostError:
+        # Another file or variable at fault hides where the data root is; the next command says so.
+        return
+    if info is not None and info.role != "run":
+        call.out.note(
+            f"milepost {info.role} is running (pid {info.pid}) with {info.config_path or 'the built-in defaults'}: "
+            f"restart milepost {info.role} for another file to count.",
+            style="yellow",
+        )
 
 
 def validate(call: Invocation) -> Exit:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.agreement import require_agreement
 from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.routes import API, Json
@@ -30,6 +31,8 @@ async def doctor(call: Invocation) -> Exit:
         reached = await _reachable(call, stack)
         if reached is not None:
             info = reached.info
+            if info is not None:
+                require_agreement(call, info)
             checks = (await reached.client.get(f"{API}/doctor"))["checks"]
         else:
             from milepost.bootstrap.doctor import examine

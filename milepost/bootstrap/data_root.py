@@ -26,7 +26,10 @@ MAX_SOCKET_PATH_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """What a running instance tells about itself, for clients on this machine."""
+    """What a running instance tells about itself, for clients on this machine.
+
+    `config_path` is the file of its configuration, None without one; `config_digest` is `Config.digest`.
+    """
 
     pid: int
     role: str
@@ -36,6 +39,8 @@ class InstanceInfo:
     api_url: str | None = None
     temporal_ui: str | None = None
     temporal_target: str | None = None
+    config_path: str | None = None
+    config_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,11 @@ FILE_NAME = "milepost.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The checked configuration with all defaults filled in. `path` is the file it came from, None without one."""
+    """The checked configuration with all defaults filled in. `path` is the file it came from, None without one.
+
+    `digest` is the SHA-256 of what the file says, whatever its form: equal files and defaults that are written out have
+    the same one. Variables of the environment and `data_root` are no part of it.
+    """
 
     settings: Settings
     path: Path | None
@@ -44,6 +49,7 @@ class Config:
     agents: Mapping[str, AgentConfig]
     default_agent: str
     secrets: ReferenceSecrets
+    digest: str
 
     @property
     def sandbox_environment(self) -> dict[str, str]:
@@ -136,6 +142,7 @@ def load_config(explicit: Path | None = None) -> Config:
         agents=convert.agents(settings),
         default_agent=convert.default_agent(settings),
         secrets=ReferenceSecrets(base),
+        digest=_digest(document.data if document else {}),
     )
 
 
@@ -162,6 +169,15 @@ def shown(config: Config) -> dict[str, Any]:
         for name, agent in config.agents.items()
     }
     return values
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    try:
+        values = Settings.model_validate(data).model_dump_json(exclude={"data_root"})
+    except ValidationError:
+        # Valid only together with variables of the environment.
+        values = json.dumps(data, sort_keys=True, default=str)
+    return hashlib.sha256(values.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _references(value: Any) -> Iterator[str]:

@@ -155,6 +155,40 @@ def test_url_and_doctor_tell_about_the_running_instance(instance: Milepost) -> N
     assert doctor["instance"]["role"] == "dev"
 
 
+def test_a_configuration_that_the_instance_does_not_work_with_is_not_passed_over(
+    instance: Milepost, session: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    here = Milepost(instance.home, folder)
+    script = instance.script('responses: [{text: "Yes."}]')
+    here.configure(f"# the same, said otherwise\n{NO_TOOLS}logging: {{level: INFO}}\n")
+    assert "Warning" not in here.run("run", "Go", "--script", script).err
+    here.configure(f"{NO_TOOLS}logging: {{level: ERROR}}\n")
+    own, theirs = str(folder / "milepost.yaml"), str(instance.folder / "milepost.yaml")
+    for arguments in (
+        ["run", "Go", "--script", script],
+        ["turn", "send", session, "Go", "--script", script],
+        ["chat", session],
+        ["doctor"],
+    ):
+        done = here.run(*arguments)
+        assert done.code == 0, done.err
+        warning = next(line for line in done.err.splitlines() if line.startswith("Warning"))
+        assert own in warning
+        assert theirs in warning
+        assert "restart milepost dev" in warning
+    assert "Warning" not in here.run("session", "list").err
+    for arguments in (["run", "Go"], ["turn", "send", session, "Go", "--detach"], ["doctor"]):
+        refused = here.run(*arguments, "--config", own, "--json")
+        assert (refused.code, refused.error()["code"]) == (2, "config_invalid"), refused.err
+        assert theirs in refused.error()["message"]
+    (folder / "milepost.yaml").unlink()
+    begun = here.run("init")
+    assert begun.code == 0
+    assert "restart milepost dev" in begun.err
+
+
 def test_what_does_not_exist_is_said_so(instance: Milepost, session: str) -> None:
     for arguments, code in (
         (["session", "show", "ses_0"], "session_not_found"),
