@@ -54,19 +54,23 @@ class Output:
         """A line of a result for people; styles in rich markup."""
         self._console("stdout").print(text, highlight=False, soft_wrap=True)
 
-    def table(self, columns: list[str], rows: list[list[str]], *, ids: bool = False) -> None:
-        """A table for people; cells are taken as they are. With `ids` the first column is never broken or cut."""
-        from rich.table import Table
+    def table(self, columns: list[str], rows: list[list[str]]) -> None:
+        """A table for people; cells are taken as they are, each on one line.
+
+        Nothing is cut or broken, so that ids can be copied and a pipe gets one line for each row; a terminal folds
+        lines that are longer than it is wide.
+        """
+        from rich.cells import cell_len, set_cell_size
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
-        for index, column in enumerate(columns):
-            kept = ids and index == 0
-            width = max((len(row[0]) for row in rows), default=0) if kept else None
-            table.add_column(column, overflow="fold", no_wrap=kept, min_width=width)
-        for row in rows:
-            table.add_row(*[Text(printable(cell)) for cell in row])
-        self._console("stdout").print(table)
+        lines = [[" ".join(printable(cell).split()) for cell in row] for row in rows]
+        if any(columns):
+            lines.insert(0, columns)
+        widths = [max((cell_len(line[index]) for line in lines), default=0) for index in range(len(columns))]
+        for number, line in enumerate(lines):
+            padded = [set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True)]
+            style = "bold" if number == 0 and any(columns) else ""
+            self._console("stdout").print(Text("  ".join(padded).rstrip(), style), highlight=False, soft_wrap=True)
 
     def note(self, text: str, style: str = "dim") -> None:
         """Progress for people on standard error; never part of the result."""

@@ -80,7 +80,7 @@ async def list_approvals(
         [item["approval_id"], item["state"], item["agent"], item["tool"], short(item["arguments"], 60), item["turn_id"]]
         for item in found[:limit]
     ]
-    call.out.table(["APPROVAL", "STATE", "AGENT", "TOOL", "ARGUMENTS", "TURN"], rows, ids=True)
+    call.out.table(["APPROVAL", "STATE", "AGENT", "TOOL", "ARGUMENTS", "TURN"], rows)
     if len(found) > limit:
         call.out.note(f"There are more: --limit {limit * 2}")
 
@@ -151,7 +151,7 @@ async def list_rules(
         ]
         for item in found[:limit]
     ]
-    call.out.table(["RULE", "SAYS", "AGENT", "TOOL", "STATE", "MADE BY", "REASON"], rows, ids=True)
+    call.out.table(["RULE", "SAYS", "AGENT", "TOOL", "STATE", "MADE BY", "REASON"], rows)
     if len(found) > limit:
         call.out.note(f"There are more: --limit {limit * 2}")
 

@@ -100,7 +100,7 @@ async def effects(
         return
     names = ("effect_id", "operation", "position", "state", "attempt", "turn_id")
     rows = [[str(item[name]) for name in names] for item in found[:limit]]
-    call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows, ids=True)
+    call.out.table(["EFFECT", "OPERATION", "POSITION", "STATE", "ATTEMPTS", "TURN"], rows)
     if len(found) > limit:
         call.out.note("There are more: raise --limit, or narrow the list with --turn or --state.")
 

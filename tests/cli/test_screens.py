@@ -120,3 +120,25 @@ def test_only_a_call_that_succeeded_has_a_check_mark(
     one = ask(lambda request: shown, "turn", "show", "trn_1")
     assert f"  {line}" in one.stdout.splitlines(), one.output
     assert f"  {line}" in ask(lambda request: page, "history", "ses_1").stdout.splitlines()
+
+
+def test_ids_are_never_cut_or_broken(ask: Ask) -> None:
+    session = "ses_0123456789abcdef0123456789abcdef"
+    listed = {
+        "session_id": session,
+        "status": "active",
+        "agents": ["default"],
+        "title": "A title that is rather long\nand has two lines",
+        "workspace": {"path": "/a/folder/that/lies/rather/deep/below/the/root/folder/so/that/lines/get/long"},
+    }
+    page = {"sessions": [listed, listed | {"title": "日本"}], "next_cursor": None}
+    lines = ask(lambda request: page, "session", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["SESSION", session, session], "one line for each row"
+    for line in lines[1:]:
+        assert line.endswith("/lines/get/long")
+    lines = ask(effects_of(2), "effects", "list", "ses_1").stdout.splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        [f"{n:064x}", "model:scripted/demo", f"model/{n}", "succeeded", "1", "trn_0123456789abcdef0123456789abcdef"]
+        for n in range(2)
+    ]
+    assert len({line.index("succeeded") for line in lines[1:]}) == 1, "columns are aligned"
