@@ -28,14 +28,18 @@ load(SOURCES)
 sys.modules["supervisor.main"].main(CONFIG)
 """
 
-_BRIDGE = """
-import os, select, socket, sys
+_BRIDGE = r"""
+import os, select, socket, struct, sys
 s = socket.socket(socket.AF_UNIX)
 try:
-    s.connect(sys.argv[1])
+    s.connect("\0" + sys.argv[1])
 except OSError as e:
     sys.stderr.write("no supervisor: %s" % e)
     sys.exit(3)
+# Whoever listens is the first process of the container, or it is a command that poses as the supervisor.
+if struct.unpack("iii", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0] != 1:
+    sys.stderr.write("what listens is not the supervisor")
+    sys.exit(4)
 s.setblocking(False); os.set_blocking(0, False); os.set_blocking(1, False)
 up = down = b""; open_ = True
 while True:
@@ -81,9 +85,9 @@ def _sources() -> list[tuple[str, str]]:
     return [(name, (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
 
 
-def supervisor_environment(root: str, control: str, home: str) -> dict[str, str]:
-    """The environment variable that `SUPERVISOR_COMMAND` runs: the whole program and its directories."""
-    config = {"root": root, "control": control, "home": home}
+def supervisor_environment(root: str, address: str, home: str) -> dict[str, str]:
+    """The environment variable that `SUPERVISOR_COMMAND` runs: the whole program, its address and directories."""
+    config = {"root": root, "address": address, "home": home}
     program = f"SOURCES = {json.dumps(_sources())}\nCONFIG = {json.dumps(config)}\n{_LOADER}"
     return {SOURCE_VARIABLE: _pack(program)}
 
@@ -96,9 +100,9 @@ def supervisor_digest() -> str:
 SUPERVISOR_COMMAND = (*_PYTHON, _RUN.format(name=SOURCE_VARIABLE))
 
 
-def bridge_command(control: str) -> tuple[str, ...]:
+def bridge_command(address: str) -> tuple[str, ...]:
     """Copies its standard input and output to and from the supervisor's socket; ends when either side ends."""
-    return (*_PYTHON, _RUN.format(name=BRIDGE_VARIABLE), f"{control}/control.sock")
+    return (*_PYTHON, _RUN.format(name=BRIDGE_VARIABLE), address)
 
 
 def bridge_environment() -> dict[str, str]:

@@ -46,6 +46,10 @@ class SandboxGone(Exception):
     """The container does not exist or does not run; trying again cannot help."""
 
 
+class SupervisorReplaced(SandboxGone):
+    """Another supervisor answers than the one this client belongs to: the container was started again, or is taken."""
+
+
 Connect = Callable[[], Awaitable[Link]]
 
 
@@ -216,7 +220,10 @@ class _HandOver:
 
 
 class SupervisorClient:
-    """Implements the port's `Sandbox` over a link. `reconnect_seconds` bounds how long a lost link is tried again."""
+    """Implements the port's `Sandbox` over a link. `reconnect_seconds` bounds how long a lost link is tried again.
+
+    It belongs to the supervisor that answers first. If another one answers later, nothing is taken from it.
+    """
 
     def __init__(
         self, connect: Connect, environment: Mapping[str, str] | None = None, *, reconnect_seconds: float = 60.0
@@ -226,6 +233,8 @@ class SupervisorClient:
         self._reconnect_seconds = reconnect_seconds
         self._connection: _Connection | None = None
         self._boot = ""
+        self.replaced = False
+        """Another supervisor has answered; this client is of no more use."""
         self._lock = asyncio.Lock()
 
     @property
@@ -252,8 +261,12 @@ class SupervisorClient:
             except BaseException:
                 await connection.close()
                 raise
-            self._connection = connection
-            self._boot = str(connection.hello["boot"])
+            boot = str(connection.hello["boot"])
+            if self._boot not in ("", boot):
+                await connection.close()
+                self.replaced = True
+                raise SupervisorReplaced("The sandbox was restarted: another supervisor answers.")
+            self._connection, self._boot = connection, boot
             return connection
 
     async def _drop(self) -> None:
@@ -334,7 +347,7 @@ class SupervisorClient:
             except SandboxGone as error:
                 if handed_over:
                     raise SandboxLost(f"{error} The outcome of the operation is unknown.") from None
-                raise SandboxUnavailable(str(error), fix="Open the sandbox again.") from None
+                raise SandboxUnavailable(f"{error} So nothing was done.", fix="Open the sandbox again.") from None
             except LinkDown as error:
                 if time.monotonic() >= deadline:
                     if handed_over:
@@ -350,7 +363,7 @@ class SupervisorClient:
         """See `milepost.ports.sandbox.Sandbox.kill`. Returns when nothing of the operation runs any more.
 
         Raises:
-            SandboxUnavailable: the supervisor cannot be reached or does not confirm.
+            SandboxUnavailable: the supervisor cannot be reached or does not confirm, or another one answers.
         """
         head = {"t": "kill", "id": effect_id}
         try:
@@ -362,6 +375,8 @@ class SupervisorClient:
                         return
                     except LinkDown:
                         await asyncio.sleep(0.1)
+        except SupervisorReplaced as error:
+            raise SandboxUnavailable(str(error)) from None
         except SandboxGone:
             return
         except TimeoutError:

@@ -49,7 +49,7 @@ class LocalSupervisor:
         user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
         python = HOST_PYTHON if Path(HOST_PYTHON).exists() else sys.executable
         command = ["unshare", *user, "--pid", "--mount", "--mount-proc", "--fork", "--kill-child", "--", python]
-        environment = bundle.supervisor_environment(str(self.workspace), str(self.control), str(self.home))
+        environment = bundle.supervisor_environment(str(self.workspace), self.address, str(self.home))
         self.process = subprocess.Popen(
             [*command, *bundle.SUPERVISOR_COMMAND[1:]],
             stdin=subprocess.DEVNULL,
@@ -57,15 +57,14 @@ class LocalSupervisor:
         )
 
     @property
-    def control(self) -> Path:
-        return self.folder / "control"
+    def address(self) -> str:
+        return self.folder.name
 
     async def connect(self) -> SocketLink:
-        socket = self.control / "control.sock"
         async with asyncio.timeout(20):
             while True:
                 try:
-                    return SocketLink(*await asyncio.open_unix_connection(str(socket)))
+                    return SocketLink(*await asyncio.open_unix_connection("\0" + self.address))
                 except OSError:
                     if self.process.poll() is not None:
                         raise RuntimeError("the supervisor has ended") from None

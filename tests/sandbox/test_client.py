@@ -100,6 +100,18 @@ async def test_a_restarted_supervisor_is_never_asked_to_run_it_again() -> None:
     await client.close()
 
 
+async def test_nothing_is_taken_from_another_supervisor_than_the_first() -> None:
+    """Neither a new operation nor the word that something is dead; and its link is not kept."""
+    client, _ = client_of(Peer("boot", cut), *(Peer("another boot", done) for _ in range(3)))
+    with pytest.raises(SandboxLost):
+        await client.perform("e", Exec("x"))
+    with pytest.raises(SandboxUnavailable, match="nothing was done"):
+        await client.perform("f", Exec("x"))
+    with pytest.raises(SandboxUnavailable, match="another supervisor"):
+        await client.kill("e")
+    assert (client.replaced, client.connected, client.boot) == (True, False, "boot")
+
+
 async def test_after_the_hand_over_silence_is_loss_and_before_it_is_unavailability() -> None:
     client, _ = client_of(Peer("boot", cut), LinkDown("refused"))
     with pytest.raises(SandboxLost, match="unknown"):

@@ -6,10 +6,12 @@ import ast
 import json
 import re
 import selectors
+import socket
 import stat
 import subprocess
 import sys
 import tarfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,20 @@ def test_the_supervisor_is_python_3_9_and_imports_the_standard_library_only(name
 def test_the_bundle_holds_every_module_of_the_supervisor() -> None:
     folder = Path(bundle.__file__).parent / "supervisor"
     assert {name for name, _ in bundle._sources()} == {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def test_the_bridge_speaks_to_the_first_process_only() -> None:
+    """Whoever else listens could be a command; nothing is sent to it."""
+    address = f"milepost-test-{uuid.uuid4().hex}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + address)
+        listener.listen(1)
+        command = [sys.executable, *bundle.bridge_command(address)[1:]]
+        done = subprocess.run(
+            command, input=b"secret", capture_output=True, env=bundle.bridge_environment(), timeout=60
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (4, b"", b"what listens is not the supervisor")
+        assert listener.accept()[0].recv(100) == b""
 
 
 # --- output and registry ------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from milepost.sandboxes.podman.api import PodmanApi
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
 from milepost.sandboxes.podman.service import PodmanService
+from milepost.sandboxes.supervisor import wire
 from tests.sandbox.boxes import new_id
 from tests.support.podman import OpenSandbox, new_instance, remove_owned
 
@@ -169,6 +170,113 @@ async def test_no_secret_of_this_process_reaches_container_or_service(
     assert isinstance(box, PodmanSandbox)
     found = await (await api_of(podman)).container(box.container_id)
     assert "canary" not in str(found)
+
+
+ATTACK = r"""
+import json, os, socket, struct, threading, time
+
+def frame(head, body=b""):
+    data = json.dumps(head).encode()
+    return struct.pack(">II", len(data), len(body)) + data + body
+
+def pose(link):
+    link.sendall(frame({"t": "hello", "protocol": PROTOCOL, "boot": "f" * 32, "facts": {}}))
+    buffer = b""
+    while piece := link.recv(65536):
+        buffer += piece
+        while len(buffer) >= 8:
+            size, rest = struct.unpack(">II", buffer[:8])
+            if len(buffer) < 8 + size + rest:
+                break
+            head, buffer = json.loads(buffer[8 : 8 + size]), buffer[8 + size + rest :]
+            if head["t"] == "run":
+                link.sendall(frame({"t": "ack", "rid": head["rid"], "attached": False}))
+                link.sendall(frame({"t": "out", "rid": head["rid"], "s": "stdout"}, b"FORGED"))
+                link.sendall(frame({"t": "done", "rid": head["rid"], "exit_code": 0}))
+
+def accept(listener):
+    while True:
+        threading.Thread(target=pose, args=(listener.accept()[0],), daemon=True).start()
+
+def tell(word):
+    with open("/workspace/said", "a") as file:
+        file.write(word + "\n")
+
+for name in {line.split()[-1] for line in open("/proc/net/unix")}:
+    if "milepost" in name:
+        tell("found")
+        try:
+            if name[0] == "/":
+                os.unlink(name)
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(name.replace("@", chr(0), 1))
+            listener.listen(8)
+            threading.Thread(target=accept, args=(listener,), daemon=True).start()
+            tell("posing")
+        except OSError:
+            tell("in use")
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        bridge = b"MILEPOST_BRIDGE" in open(f"/proc/{pid}/cmdline", "rb").read() and int(pid) != os.getpid()
+    except OSError:
+        continue
+    if bridge:
+        for what, deed in (
+            ("traced", lambda: os.listdir(f"/proc/{pid}/fd")),
+            ("written", lambda: open(f"/proc/{pid}/fd/1", "wb").close()),
+            ("killed", lambda: os.kill(int(pid), 9)),
+        ):
+            try:
+                deed()
+                tell(what)
+            except OSError:
+                tell("not " + what)
+tell("done")
+time.sleep(60)
+"""
+
+
+async def test_no_command_can_pose_as_the_supervisor(
+    podman: PodmanProvider, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither take its address, nor get at the process that speaks for the worker; later calls are answered truly."""
+    monkeypatch.setattr("milepost.sandboxes.client.KILL_SECONDS", 60)
+    (workspace / "attack.py").write_text(ATTACK.replace("PROTOCOL", str(wire.PROTOCOL)))
+    box = await podman.open(spec_of(podman, workspace))
+    effect = new_id()
+    task = asyncio.create_task(box.perform(effect, Exec("python3 attack.py")))
+    said = workspace / "said"
+    async with asyncio.timeout(60):
+        while not said.exists() or "done" not in said.read_text():
+            await asyncio.sleep(0.05)
+    other = PodmanProvider(podman._data_root, podman.instance_id)
+    try:
+        for provider in (podman, other):
+            opened = await provider.open(spec_of(podman, workspace))
+            assert await sh(opened, "echo true | tee -a proof") == "true\n"
+            assert opened.boot == box.boot
+    finally:
+        await other.close()
+    assert (workspace / "proof").read_text() == "true\n" * 2
+    assert said.read_text().split("\n")[:-1] == ["found", "in use", "not traced", "not written", "not killed", "done"]
+    await box.kill(effect)
+    assert (await task).killed
+
+
+async def test_a_container_whose_supervisor_is_another_one_is_replaced(podman: PodmanProvider, workspace: Path) -> None:
+    """It was not started again, so what answers is no supervisor: the next open makes a new container."""
+    spec = spec_of(podman, workspace)
+    box = await podman.open(spec)
+    assert isinstance(box, PodmanSandbox)
+    await box.close()
+    box._client._boot = "of another one"
+    with pytest.raises(SandboxLost):
+        await box.attach(new_id())
+    again = await podman.open(spec)
+    assert isinstance(again, PodmanSandbox)
+    assert again.container_id != box.container_id
+    assert await sh(again, "echo fine") == "fine\n"
+    assert [found.container_id for found in await podman.owned()] == [again.container_id]
 
 
 # --- life cycle -------------------------------------------------------------------------------------------------

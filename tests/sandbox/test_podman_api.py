@@ -186,7 +186,7 @@ async def test_a_refused_exec_has_its_status(fake: Fake, api: PodmanApi) -> None
     fake.on("POST /containers/c/exec", (201, b'{"Id": "e"}'))
     fake.on("POST /exec/e/start", (409, b"gone"))
     with pytest.raises(PodmanError) as caught:
-        await api.exec("c", ["true"], {"A": "b"})
+        await api.exec("c", ["true"], {"A": "b"}, user="7:8")
     assert (caught.value.status, json.loads(fake.seen[0].body)["Env"]) == (409, ["A=b"])
 
 

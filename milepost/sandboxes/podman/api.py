@@ -137,8 +137,8 @@ class PodmanApi:
             else:
                 return
 
-    async def exec(self, name: str, command: list[str], environment: dict[str, str]) -> ExecLink:
-        """Start a process in the container with its standard input and output as a stream."""
+    async def exec(self, name: str, command: list[str], environment: dict[str, str], *, user: str) -> ExecLink:
+        """Start a process of `user` (UID:GID inside) in the container; its standard input and output are the stream."""
         spec = {
             "Cmd": command,
             "Env": [f"{key}={value}" for key, value in environment.items()],
@@ -146,6 +146,7 @@ class PodmanApi:
             "AttachStdout": True,
             "AttachStderr": True,
             "Tty": False,
+            "User": user,
         }
         created = await self._post(f"/containers/{name}/exec", spec)
         body = json.dumps({"Detach": False, "Tty": False}).encode()

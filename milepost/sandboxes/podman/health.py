@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.domain.errors import SandboxUnavailable
-from milepost.sandboxes.podman.mapping import AGENT
+from milepost.sandboxes.podman.mapping import BRIDGE
 from milepost.sandboxes.podman.service import check_version
 
 LIMITS = {"memory": "memory", "cpu": "cpus"}
@@ -35,7 +35,7 @@ def report(info: dict[str, Any]) -> HostReport:
             "This Podman cannot filter system calls (no seccomp), so no sandbox is safe here.",
             fix="Use a kernel and a Podman with seccomp.",
         )
-    if rootless and _mapped_ids(host) <= AGENT:
+    if rootless and _mapped_ids(host) <= BRIDGE:
         raise SandboxUnavailable(
             "This user has no range of subordinate user ids, which rootless Podman needs.",
             fix=(

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 AGENT = 1000
+BRIDGE = AGENT + 1
+"""The user of the process that copies bytes to the supervisor. Not the commands' one: they could trace it, write to
+its pipes and kill it."""
 RANGE = 65536
 DEFAULT_BASE = 2_000_027_648
 """First host id for containers of root: above what systemd hands out to containers, below 2**31."""

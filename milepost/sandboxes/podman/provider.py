@@ -92,6 +92,8 @@ class PodmanProvider:
                 del self._sandboxes[spec.session_id]
                 await known.close()
             async with _translated():
+                if known is not None and await known.taken():
+                    await (await self._service.api()).remove(known.container_id)
                 sandbox = await self._open(spec)
             self._sandboxes[spec.session_id] = sandbox
             return sandbox
@@ -170,7 +172,10 @@ class PodmanProvider:
         limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         wanted = containers.Wanted(spec, name, image_id, limits, await self._seccomp(), self._lease)
         container_id = await containers.ensure(api, wanted, _mappings(host, spec.workspace_path))
-        sandbox = PodmanSandbox(self._service, container_id, spec)
+        found = await api.container(container_id)
+        if found is None:
+            raise SandboxUnavailable("The sandbox's container was removed while it was opened.", fix="Try again.")
+        sandbox = PodmanSandbox(self._service, container_id, str(found["State"]["StartedAt"]), spec)
         try:
             await self._admit(sandbox, spec)
         except BaseException:

@@ -10,15 +10,18 @@ from milepost.ports.sandbox import OnOutput, Operation, Outcome, SandboxSpec
 from milepost.sandboxes import bundle
 from milepost.sandboxes.client import Link, LinkDown, SandboxGone, SupervisorClient
 from milepost.sandboxes.podman.api import PodmanDown, PodmanError
+from milepost.sandboxes.podman.mapping import BRIDGE
 from milepost.sandboxes.podman.service import PodmanService
-from milepost.sandboxes.podman.spec import CONTROL
+from milepost.sandboxes.podman.spec import ADDRESS
 
 
 class PodmanSandbox:
     """Operations go over one exec session per process that copies bytes to and from the supervisor."""
 
-    def __init__(self, service: PodmanService, container_id: str, spec: SandboxSpec) -> None:
+    def __init__(self, service: PodmanService, container_id: str, started: str, spec: SandboxSpec) -> None:
+        """`started` is the moment of the container's start, in Podman's words."""
         self.spec = spec
+        self.started = started
         self.container_id = container_id
         self._service = service
         self._client = SupervisorClient(self._connect, spec.environment)
@@ -54,12 +57,24 @@ class PodmanSandbox:
         try:
             await self._client.kill(effect_id)
         except SandboxUnavailable:
+            if self._client.replaced and not await self.taken():
+                return  # the restart has ended it
             # A container whose processes are used up takes no new bridge; its kill from outside always works.
             with contextlib.suppress(PodmanDown):
                 api = await self._service.api()
                 await api.kill(self.container_id)
                 return
             raise
+
+    async def taken(self) -> bool:
+        """Whether another supervisor answers although the container was not started again: a command poses as it.
+
+        Raises PodmanDown, PodmanError, SandboxUnavailable.
+        """
+        if not self._client.replaced:
+            return False
+        found = await (await self._service.api()).container(self.container_id)
+        return found is not None and str(found["State"]["StartedAt"]) == self.started
 
     async def close(self) -> None:
         """Release the connection; the container and what runs in it go on."""
@@ -68,7 +83,8 @@ class PodmanSandbox:
     async def _connect(self) -> Link:
         try:
             api = await self._service.api()
-            return await api.exec(self.container_id, list(bundle.bridge_command(CONTROL)), bundle.bridge_environment())
+            command, environment = list(bundle.bridge_command(ADDRESS)), bundle.bridge_environment()
+            return await api.exec(self.container_id, command, environment, user=f"{BRIDGE}:{BRIDGE}")
         except (PodmanDown, MilepostError) as error:
             raise LinkDown(str(error)) from None
         except PodmanError as error:

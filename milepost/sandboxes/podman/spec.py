@@ -11,11 +11,11 @@ from typing import Any
 from milepost.ports.sandbox import SandboxSpec
 from milepost.sandboxes import bundle
 from milepost.sandboxes.podman.mapping import AGENT, Mapping
+from milepost.sandboxes.supervisor import wire
 
 ROOT = "/workspace"
-RUN = "/run/milepost"
-"""A mount of its own: on a directory that the image has, runc gives a tmpfs that directory's mode and owner."""
-CONTROL = f"{RUN}/control"
+ADDRESS = "milepost-supervisor"
+"""Of the supervisor's abstract socket, in the container's network namespace."""
 HOME = "/home/agent"
 
 LABEL = "org.milepost"
@@ -43,8 +43,11 @@ def container_name(instance_id: str, session_id: str) -> str:
 
 
 def spec_digest(spec: SandboxSpec, image: str) -> str:
-    """What a running container must match: all that the person chose, but the environment, which each command gets."""
-    chosen = {**asdict(spec), "environment": None, "image": image}
+    """What a running container must match: all that the person chose, but the environment, which each command gets.
+
+    And the protocol: with a supervisor that speaks another one, a container that runs is of no use.
+    """
+    chosen = {**asdict(spec), "environment": None, "image": image, "protocol": wire.PROTOCOL}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
 
@@ -74,7 +77,7 @@ def container(
         "image": image_id,
         "command": list(bundle.SUPERVISOR_COMMAND),
         "entrypoint": [],
-        "env": {**bundle.supervisor_environment(ROOT, CONTROL, HOME), "LANG": "C.UTF-8"},
+        "env": {**bundle.supervisor_environment(ROOT, ADDRESS, HOME), "LANG": "C.UTF-8"},
         "labels": label,
         "user": f"{AGENT}:{AGENT}",
         "work_dir": ROOT,
@@ -112,7 +115,6 @@ def _mounts(workspace: str, mapping: Mapping) -> list[dict[str, Any]]:
         {"type": "bind", "source": workspace, "destination": ROOT, "options": bind},
         _tmpfs("/tmp", "512m", "1777"),  # noqa: S108
         _tmpfs("/run", "16m", "1777", "noexec"),
-        _tmpfs(RUN, "1m", "1777", "noexec"),
         _tmpfs("/var/tmp", "256m", "1777"),  # noqa: S108
         _tmpfs(HOME, "512m", "1777"),
     ]

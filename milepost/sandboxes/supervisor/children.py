@@ -39,8 +39,6 @@ def _prepare(keep: list[int]) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
-    kernel.set_dumpable(True)
-    kernel.raise_oom_score()
     # Not closerange: up to 3.10 it tries every number up to the limit.
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
@@ -49,6 +47,9 @@ def _prepare(keep: list[int]) -> None:
                 os.close(fd)
             except OSError:
                 pass
+    # Only now: until here a command that traced this process had got the supervisor's own sockets.
+    kernel.set_dumpable(True)
+    kernel.raise_oom_score()
 
 
 def run_keeper(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, err: int, status: int) -> None:

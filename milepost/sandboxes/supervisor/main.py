@@ -11,7 +11,7 @@ from .server import Server
 
 
 def main(config: dict[str, str]) -> None:
-    """Serve until killed. `config`: `root`, `control`, `home` (directories).
+    """Serve until killed. `config`: `root` and `home` (directories), `address` (name of the abstract socket).
 
     As the first process of its container it cannot be killed from inside, not even with SIGKILL; other signals are
     without effect, so stopping the container is a kill from outside.
@@ -24,4 +24,4 @@ def main(config: dict[str, str]) -> None:
     kernel.set_dumpable(False)
     # Collections in a forked child would copy every page of this process.
     gc.freeze()
-    Server(config["root"], config["control"], config["home"]).serve()
+    Server(config["root"], config["address"], config["home"]).serve()

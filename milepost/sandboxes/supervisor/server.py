@@ -55,9 +55,13 @@ class Connection:
 
 
 class Server:
-    """`root` is the workspace, `control` the directory of the socket, `home` the commands' home directory."""
+    """`root` is the workspace, `address` the abstract socket to serve, `home` the commands' home directory.
 
-    def __init__(self, root: str, control: str, home: str) -> None:
+    The address is taken before any command runs, and an abstract one is no file: while this process lives, no command
+    can take it away, replace it or hide it.
+    """
+
+    def __init__(self, root: str, address: str, home: str) -> None:
         self.root, self.home = root, home
         self.boot = os.urandom(16).hex()
         self.registry = Registry()
@@ -67,13 +71,8 @@ class Server:
         self.faults = 0
         self.connections: dict[int, Connection] = {}
         self.selector = selectors.DefaultSelector()
-        os.makedirs(control, mode=0o700, exist_ok=True)
-        self.path = os.path.join(control, "control.sock")
-        if os.path.exists(self.path):
-            os.unlink(self.path)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(self.path)
-        os.chmod(self.path, 0o600)
+        self.listener.bind("\0" + address)
         self.listener.listen(16)
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
