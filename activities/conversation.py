@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
-from milepost.domain.effects import EffectSpec
+from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import LedgerCorrupt
 from milepost.domain.events import AgentStarted, EffectReconciled, Event, ModelCalled, ToolFinished, ToolStarted
 from milepost.domain.messages import (
@@ -50,6 +50,13 @@ class TurnContext:
                 return event
         raise LedgerCorrupt(f"Turn {self.turn.turn_id} has no model call {effect_id}.")
 
+    def call_at(self, round_: int, index: int) -> ToolCallPart:
+        """A call of this turn by its place. Raises LedgerCorrupt if the ledger does not have it."""
+        for event in self.events:
+            if isinstance(event, ModelCalled) and event.agent == self.started.agent and event.round == round_:
+                return event.message.calls[index]
+        raise LedgerCorrupt(f"Turn {self.turn.turn_id} has no call {index} in round {round_}.")
+
 
 class Conversations:
     """Loads turn contexts; a long Session costs what the bound allows, not what it holds."""
@@ -70,6 +77,15 @@ class Conversations:
         """
         context = await self._ledger.read(lambda tx: _context(tx, turn_id, agent, round_))
         return replace(context, messages=tuple([await self._load(message) for message in context.messages]))
+
+    async def open_calls(self, turn_id: str) -> list[Effect]:
+        """Dispatched attachable calls of a turn that have no outcome. Raises TurnNotFound."""
+        effects = await self._ledger.read(lambda tx: tx.effects.open_of_turn(turn_id))
+        return [
+            effect
+            for effect in effects
+            if effect.state is EffectState.DISPATCHED and effect.spec.effect_class is EffectClass.ATTACHABLE
+        ]
 
     async def dispatches(self, spec: EffectSpec, attempts: int) -> list[ToolStarted]:
         """The recorded starts of a tool call's first `attempts` attempts; one that is not recorded is left out."""

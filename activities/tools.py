@@ -14,14 +14,17 @@ from activities.boundary import boundary
 from activities.conversation import Conversations, TurnContext
 from activities.guard import Stopped, guarded
 from milepost.contracts.activities import (
+    END_CALLS,
     RUN_TOOL,
+    EndCallsParams,
+    EndCallsResult,
     PlannedCall,
     RunToolParams,
     RunToolResult,
     tool_label,
 )
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
-from milepost.domain.errors import MilepostError, SandboxLost, ToolRejected
+from milepost.domain.errors import Fenced, MilepostError, SandboxLost, SandboxUnavailable, ToolRejected
 from milepost.domain.events import ToolFinished, ToolStarted
 from milepost.domain.messages import FinishReason, ToolCallPart
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, Approval, Parallel, tool_approval
@@ -32,7 +35,7 @@ from milepost.ports.sandbox import Outcome, Sandbox
 from milepost.security.redaction import Redactor
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.effects import EffectJournal, Entered, Settlement
-from milepost.services.finishing import CANCELLED_TEXT, call_position, tool_event_key
+from milepost.services.finishing import CANCELLED_TEXT, call_place, call_position, tool_event_key
 from milepost.services.gate import Gate
 from milepost.services.stops import StopSignal, StopWatch
 from milepost.services.workbench import Workbench
@@ -41,6 +44,7 @@ from milepost.tools import PlannedTool, plan, render
 HIDE_INLINE_BYTES = 256 * 1024
 """More output than this is searched for secrets beside the event loop."""
 
+CLOSE_SECONDS = 15.0
 KILL_TRIES = 120
 KILL_REPEAT_SECONDS = 0.25
 
@@ -145,7 +149,10 @@ class _SandboxWork:
         self._stopped = True
         for _ in range(KILL_TRIES):
             if self._sandbox is not None:
-                await self._sandbox.kill(self._call.spec.effect_id)
+                try:
+                    await self._sandbox.kill(self._call.spec.effect_id)
+                except SandboxUnavailable as error:
+                    raise SandboxLost(f"The kill could not be confirmed: {error}") from error
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KILL_REPEAT_SECONDS):
                     await self._done.wait()
@@ -185,6 +192,49 @@ class ToolActivities:
                 return await self._reject(params, part, error)
             spec = _spec(params, part, context, arguments)
             return await self._perform(_ToolCall(params, part, spec, context, planned, arguments, stop))
+
+    @activity.defn(name=END_CALLS.name)
+    async def end_calls(self, params: EndCallsParams) -> EndCallsResult:
+        """Kill the calls of a turn that no attempt attends to, and record how each ended."""
+        with boundary():
+            return EndCallsResult(await self.close_calls(params.turn_id, params.session_id))
+
+    async def close_calls(self, turn_id: str, session_id: str) -> int:
+        """End the open attachable calls of a turn in this host's container; return how many have a known end now.
+
+        One whose end cannot be learned stays open: the turn's end makes it `uncertain`.
+        Raises TurnNotFound, SandboxUnavailable.
+        """
+        effects = await self._conversations.open_calls(turn_id)
+        if not effects or not await self._workbench.has(session_id):
+            return 0
+        closed = 0
+        for effect in effects:
+            closed += await self._close(effect)
+        return closed
+
+    async def _close(self, effect: Effect) -> int:
+        spec = effect.spec
+        round_, index = call_place(spec.position)
+        context = await self._conversations.turn(spec.turn_id, spec.agent)
+        part = context.call_at(round_, index)
+        try:
+            planned = plan(part.tool, await self._contents.load(part.arguments))
+            sandbox = await self._workbench.open(context.session)
+            await sandbox.kill(spec.effect_id)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                outcome = await sandbox.attach(spec.effect_id)
+        except (MilepostError, TimeoutError):
+            return 0
+        result = self._rendered(part.tool, planned, await self._hidden(outcome))
+        where = RunToolParams(spec.turn_id, spec.session_id, "", spec.agent, round_, index, part.tool, "")
+        event = await self._finished(where, part, spec.effect_id, effect.attempt, result)
+        returned = encode(_boundary_result(spec.effect_id, result))
+        message = result.text if result.is_error else None
+        settlement = Settlement(result.state, returned, result.error_code, message)
+        with contextlib.suppress(Fenced):
+            await self._journal.settle(spec, effect.attempt, settlement, [event])
+        return 1
 
     async def _reject(self, params: RunToolParams, part: ToolCallPart, error: ToolRejected) -> RunToolResult:
         result = _Result(EffectState.FAILED, str(error), True, {"rejected": True}, error_code=error.code)
@@ -274,13 +324,15 @@ class ToolActivities:
                 # It was dispatched before: that nobody can be asked now does not mean that it did not run.
                 return _Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": str(error)}, error_code=error.code)
             return _Result(EffectState.FAILED, str(error), True, {}, error_code=error.code)
-        outcome = await self._hidden(outcome)
-        output = render(call.part.tool, call.planned.operation, outcome)
+        return self._rendered(call.part.tool, call.planned, await self._hidden(outcome))
+
+    def _rendered(self, tool: str, planned: PlannedTool, outcome: Outcome) -> _Result:
+        output = render(tool, planned.operation, outcome)
         if outcome.killed:
             text = f"{CANCELLED_TEXT}\n{output.text}" if output.text else CANCELLED_TEXT
             return _Result(EffectState.CANCELLED, text, True, output.detail, output.full_text)
         state = EffectState.FAILED if output.is_error else EffectState.SUCCEEDED
-        detail = {**output.detail, "repaired": True} if call.planned.repaired else output.detail
+        detail = {**output.detail, "repaired": True} if planned.repaired else output.detail
         return _Result(state, output.text, output.is_error, detail, output.full_text)
 
     async def _hidden(self, outcome: Outcome) -> Outcome:

@@ -18,6 +18,7 @@ from milepost.contracts.naming import MODELS_QUEUE, TURNS_QUEUE, queue_name, san
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import MilepostError
 from milepost.domain.sessions import Session
+from milepost.domain.turns import Turn
 from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
 from milepost.ports.models import ModelGateway
@@ -89,6 +90,16 @@ class WorkerProcess:
     ) -> None:
         self._parts = parts
         self._queues = queues
+        conversations = Conversations(parts.ledger, parts.contents)
+        journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
+        stops = StopWatch(parts.ledger, parts.notifier)
+        self._turns = TurnActivities(
+            parts.ledger, parts.clock, parts.agents, parts.tools, parts.workbench, self._choose_queues
+        )
+        self._models = ModelActivities(
+            parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call
+        )
+        self._tools = ToolActivities(parts.contents, conversations, journal, parts.workbench, stops, parts.redactor)
         self._runtime = WorkerRuntime(
             client, parts.ledger.instance_id, queues, self._activities, settings or WorkerSettings()
         )
@@ -97,7 +108,7 @@ class WorkerProcess:
             parts.notifier,
             parts.clock,
             Dispatcher(parts.ledger, starter, parts.clock, parts.worker),
-            Reconciler(parts.ledger, starter, parts.clock, parts.worker),
+            Reconciler(parts.ledger, starter, parts.clock, parts.worker, self._close_calls),
             self._beat,
             self._tidy,
             reconcile_seconds,
@@ -132,25 +143,23 @@ class WorkerProcess:
     def _beat(self, at: int) -> WorkerBeat:
         return WorkerBeat(self._parts.worker, self._parts.host, tuple(sorted(self._queues.serve)), at)
 
+    async def _close_calls(self, turn: Turn) -> None:
+        """Before a turn whose workflow is gone ends: nothing of it may run on in a container of this host."""
+        if self._queues.sandbox not in self._queues.serve:
+            return
+        try:
+            await self._tools.close_calls(turn.turn_id, turn.session_id)
+        except MilepostError as error:
+            _log.warning("calls.left", turn_id=turn.turn_id, error=error.code, detail=error.message)
+
     def _activities(self, queue: str) -> list[Callable[..., Any]]:
-        parts = self._parts
-        conversations = Conversations(parts.ledger, parts.contents)
-        journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
-        stops = StopWatch(parts.ledger, parts.notifier)
-        turns = TurnActivities(
-            parts.ledger, parts.clock, parts.agents, parts.tools, parts.workbench, self._choose_queues
-        )
-        models = ModelActivities(
-            parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call
-        )
-        tools = ToolActivities(parts.contents, conversations, journal, parts.workbench, stops, parts.redactor)
         served: list[Callable[..., Any]] = []
         if queue == self._queues.turns:
-            served += [turns.prepare_turn, turns.finish_turn]
+            served += [self._turns.prepare_turn, self._turns.finish_turn]
         if queue == self._queues.models:
-            served.append(models.call_model)
+            served.append(self._models.call_model)
         if queue == self._queues.sandbox:
-            served.append(tools.run_tool)
+            served += [self._tools.run_tool, self._tools.end_calls]
         return served
 
     def _choose_queues(self, tx: LedgerTx, session: Session) -> tuple[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -14,6 +16,7 @@ from workflows.calls import call
 with workflow.unsafe.imports_passed_through():
     from milepost.contracts.activities import (
         CALL_MODEL,
+        END_CALLS,
         FINISH_TURN,
         MAX_BOUNDARY_TEXT,
         PREPARE_TURN,
@@ -21,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
         AgentPlan,
         CallModelParams,
         CallModelResult,
+        EndCallsParams,
         FinishParams,
         LoopState,
         ModelOutcome,
@@ -50,6 +54,9 @@ _NOT_OURS = frozenset({TurnClaimed.code, TurnNotRunning.code, Fenced.code})
 """Errors that say that this run has no business with the turn any more: it ends without touching it."""
 
 
+R = TypeVar("R")
+
+
 class _Ended(Exception):
     def __init__(self, state: TurnState, code: str | None = None, reason: str | None = None) -> None:
         super().__init__(reason)
@@ -68,6 +75,7 @@ class SessionTurnWorkflow:
         self._claim = turn.claim or workflow.info().run_id
         self._loop = turn.resume or LoopState()
         self._answered: set[str] = set()
+        self._left_queue: str | None = None
 
     @workflow.signal(name=APPROVAL_ANSWERED)
     def approval_answered(self, approval_id: str) -> None:
@@ -134,11 +142,20 @@ class SessionTurnWorkflow:
         results: dict[int, RunToolResult] = {}
         for batch in batches([_shape(planned) for planned in answer.calls]):
             _refuse_work_after_cancellation()
-            calls = [self._run_tool(agent, answer, by_index[shape.index], queue) for shape in batch]
-            # Siblings of a failed call are awaited too: nothing may be at work when the turn is finished.
-            done = await asyncio.gather(*calls, return_exceptions=True)
+            calls = [
+                asyncio.ensure_future(self._run_tool(agent, answer, by_index[shape.index], queue)) for shape in batch
+            ]
+            try:
+                # Siblings of a failed call are awaited too: nothing may be at work when the turn is finished.
+                done = await asyncio.gather(*calls, return_exceptions=True)
+            except asyncio.CancelledError:
+                if any(each.cancelled() or each.exception() is not None for each in calls):
+                    self._left_queue = queue
+                raise
             for shape, result in zip(batch, done, strict=True):
                 if isinstance(result, BaseException):
+                    # No attempt of the call is at work to end its command.
+                    self._left_queue = queue
                     raise result
                 results[shape.index] = result
             if any(result.stopped for result in results.values()):
@@ -180,9 +197,20 @@ class SessionTurnWorkflow:
         self._answered.discard(approval_id)
         return FIRST_LOOK
 
+    async def _end_calls(self, queue: str) -> None:
+        """Kill what a lost worker left running, before the turn is said to have ended."""
+        params = EndCallsParams(self._turn.turn_id, self._turn.session_id, self._claim)
+        try:
+            await _undisturbed(call(END_CALLS, params, queue=queue, summary="end calls left running"))
+        except ActivityError as error:
+            # Nobody there can be asked: the turn's end records the outcome as unknown.
+            workflow.logger.warning("calls were left: %s", error.cause)
+
     async def _finish(self, ended: _Ended) -> TurnResult:
         if ended.code in _NOT_OURS:
             raise ApplicationError(ended.reason or "The turn is not this run's.", type=ended.code, non_retryable=True)
+        if self._left_queue is not None:
+            await self._end_calls(self._left_queue)
         params = FinishParams(
             turn_id=self._turn.turn_id,
             session_id=self._turn.session_id,
@@ -192,19 +220,23 @@ class SessionTurnWorkflow:
             reason_code=ended.code,
             reason=None if ended.reason is None else ended.reason[:MAX_BOUNDARY_TEXT],
         )
-        finishing = asyncio.ensure_future(call(FINISH_TURN, params, summary=f"record the end: {ended.state}"))
-        while True:
-            try:
-                result = await asyncio.shield(finishing)
-                break
-            except asyncio.CancelledError:
-                # A cancellation that comes now is too late to change the end, and must not lose it.
-                if finishing.done():
-                    raise
-            except ActivityError as error:
-                end = _ending_of(error)
-                raise ApplicationError(end.reason or "", type=end.code, non_retryable=True) from error
+        try:
+            result = await _undisturbed(call(FINISH_TURN, params, summary=f"record the end: {ended.state}"))
+        except ActivityError as error:
+            end = _ending_of(error)
+            raise ApplicationError(end.reason or "", type=end.code, non_retryable=True) from error
         return TurnResult(self._turn.turn_id, result.state, self._loop.total_rounds, ended.reason)
+
+
+async def _undisturbed(work: Coroutine[Any, Any, R]) -> R:
+    """Await work that a cancellation comes too late for."""
+    task = asyncio.ensure_future(work)
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.done():
+                raise
 
 
 def _refuse_work_after_cancellation() -> None:

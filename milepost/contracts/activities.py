@@ -197,6 +197,22 @@ class RunToolResult:
 
 
 @dataclass(frozen=True, slots=True)
+class EndCallsParams:
+    """The turn whose calls nobody attends to any more."""
+
+    turn_id: str
+    session_id: str
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndCallsResult:
+    """How many calls were ended or found to have ended."""
+
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
 class FinishParams:
     """`state` is what the workflow concluded; a requested stop wins over `completed` only if work was cut short."""
 
@@ -241,6 +257,16 @@ RUN_TOOL = ActivityContract(
     retry=RetryRule(maximum_attempts=20, maximum=timedelta(seconds=10)),
 )
 
+END_CALLS = ActivityContract(
+    "end_calls",
+    EndCallsParams,
+    EndCallsResult,
+    start_to_close=timedelta(seconds=60),
+    # The host that has the container may be gone for good: then the turn must end all the same.
+    schedule_to_start=timedelta(seconds=20),
+    retry=RetryRule(maximum_attempts=2),
+)
+
 FINISH_TURN = ActivityContract(
     "finish_turn",
     FinishParams,
@@ -250,4 +276,4 @@ FINISH_TURN = ActivityContract(
     local=True,
 )
 
-CONTRACTS = (PREPARE_TURN, CALL_MODEL, RUN_TOOL, FINISH_TURN)
+CONTRACTS = (PREPARE_TURN, CALL_MODEL, RUN_TOOL, END_CALLS, FINISH_TURN)

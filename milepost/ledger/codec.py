@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import cattrs
 from cattrs.strategies import configure_tagged_union
 
-from milepost.domain.errors import UnknownEvent
+from milepost.domain.errors import LedgerCorrupt, UnknownEvent
 from milepost.domain.events import EVENT_TYPES, Event
 from milepost.domain.messages import (
     AssistantMessage,
@@ -86,6 +86,7 @@ def decode_event(type_: str, version: int, payload: bytes) -> Event:
 
     Raises:
         UnknownEvent: the type or a newer version was written by a later release.
+        LedgerCorrupt: the payload is damaged.
     """
     cls = EVENT_TYPES.get(type_)
     if cls is None or version > cls.VERSION:
@@ -93,5 +94,11 @@ def decode_event(type_: str, version: int, payload: bytes) -> Event:
             f"The ledger holds an event '{type_}' version {version} that this release does not know.",
             fix="Use the release that wrote it, or a later one.",
         )
-    value = upcast(type_, version, cls.VERSION, json.loads(payload))
-    return _CONVERTER.structure(value, cls)
+    try:
+        value = upcast(type_, version, cls.VERSION, json.loads(payload))
+        return _CONVERTER.structure(value, cls)
+    except (ValueError, TypeError, KeyError, cattrs.BaseValidationError) as error:
+        raise LedgerCorrupt(
+            f"An event '{type_}' of the ledger cannot be read ({type(error).__name__}).",
+            fix="Restore the ledger from a backup; nothing was changed.",
+        ) from error

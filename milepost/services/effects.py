@@ -113,9 +113,10 @@ class EffectJournal:
     async def settle(self, spec: EffectSpec, attempt: int, outcome: Settlement, events: Sequence[NewEvent]) -> None:
         """Write an attempt's outcome and its events in one transaction.
 
+        A late success of a turn that has ended settles the effect and is told by `effect.reconciled` alone.
+
         Raises:
-            Fenced: a later attempt owns the effect.
-            TurnNotRunning: the turn ended meanwhile; nothing of it is appended any more.
+            Fenced: a later attempt owns the effect, or the turn has settled it otherwise.
         """
         now = self._clock.now()
 
@@ -130,7 +131,8 @@ class EffectJournal:
                 extra.append(uncertain_event(settled, outcome.error_message or "The outcome is unknown."))
             elif before is not None and before.state is EffectState.UNCERTAIN:
                 extra.append(self._late(spec, outcome))
-            tx.events.append(spec.session_id, StreamKind.SESSION, [*extra, *events], now)
+            ended = tx.turns.get(spec.turn_id).state.terminal
+            tx.events.append(spec.session_id, StreamKind.SESSION, extra if ended else [*extra, *events], now)
             tx.notify(spec.session_id)
 
         await self._ledger.write(body)

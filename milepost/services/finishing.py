@@ -99,11 +99,14 @@ def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEven
     """The text of model calls that nobody will end: what was streamed is kept and marked."""
     kept: list[NewEvent] = []
     agents = {event.agent: event for event in events if isinstance(event, AgentStarted)}
+    told = {(event.effect_id, event.attempt) for event in events if isinstance(event, ModelRetried)}
     for effect in tx.effects.open_of_turn(turn.turn_id):
         spec = effect.spec
         started = agents.get(spec.agent)
         if spec.effect_class is not EffectClass.MODEL or started is None:
             continue
+        if (spec.effect_id, effect.attempt) in told:
+            continue  # its attempt has failed and was counted: only the wait for the next one is cut short
         streamed = tx.deltas.partial(spec.effect_id, effect.attempt)
         parts: list[AssistantPart] = []
         if streamed.get("reasoning"):
@@ -202,6 +205,12 @@ def _close_calls(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEvent
 def call_position(round_: int, index: int) -> str:
     """Logical place of a tool call in an agent's turn."""
     return f"tool.{round_}.{index}"
+
+
+def call_place(position: str) -> tuple[int, int]:
+    """(round, index) of a `call_position`."""
+    _, round_, index = position.split(".")
+    return int(round_), int(index)
 
 
 def tool_event_key(turn_id: str, agent: str, position: str, what: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
-from milepost.domain.errors import TemporalUnavailable
+from milepost.domain.errors import MilepostError, StorageUnavailable, TemporalUnavailable
 from milepost.domain.turns import Turn, TurnState
 from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, OutboxItem
@@ -18,6 +19,9 @@ DISPATCH_DEADLINE_US = 3_600_000_000
 """An undelivered start is given up after one hour."""
 PAGE = 200
 
+CloseCalls = Callable[[Turn], Awaitable[None]]
+"""Ends what still runs for a turn in this host's sandboxes and records how; never raises."""
+
 _log = get_logger(__name__)
 
 
@@ -30,12 +34,14 @@ class Reconciler:
         starter: WorkflowStarter,
         clock: Clock,
         owner: str,
+        close_calls: CloseCalls | None = None,
         dispatch_deadline_us: int = DISPATCH_DEADLINE_US,
     ) -> None:
         self._ledger = ledger
         self._starter = starter
         self._clock = clock
         self._owner = owner
+        self._close_calls = close_calls
         self._deadline = dispatch_deadline_us
 
     async def run_once(self) -> int:
@@ -48,7 +54,7 @@ class Reconciler:
         while True:
             page = await self._ledger.read(partial(_running, after=after))
             for turn, pending in page:
-                ended += await self._check(turn, pending)
+                ended += await self._check_alone(turn, pending)
             if len(page) < PAGE:
                 return ended
             after = page[-1][0].turn_id
@@ -56,6 +62,16 @@ class Reconciler:
     async def release(self) -> None:
         """Give the lease up at shutdown."""
         await self._ledger.write(lambda tx: tx.leases.release(LEASE_NAME, self._owner))
+
+    async def _check_alone(self, turn: Turn, pending: OutboxItem | None) -> int:
+        """One turn that cannot be read must not keep the others from being checked."""
+        try:
+            return await self._check(turn, pending)
+        except StorageUnavailable:
+            raise
+        except MilepostError as error:
+            _log.error("reconcile.failed", turn_id=turn.turn_id, error=error.code, detail=error.message)
+            return 0
 
     async def _check(self, turn: Turn, pending: OutboxItem | None) -> int:
         now = self._clock.now()
@@ -78,6 +94,8 @@ class Reconciler:
         return await self._end(turn, Ending(TurnState.INTERRUPTED, why))
 
     async def _end(self, turn: Turn, ending: Ending) -> int:
+        if self._close_calls is not None and turn.claimed_run is not None:
+            await self._close_calls(turn)
         now = self._clock.now()
 
         def body(tx: LedgerTx) -> int:

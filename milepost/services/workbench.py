@@ -42,6 +42,10 @@ class Workbench:
         self._used = True
         return await self._provider.open(self._spec_of(session))
 
+    async def has(self, session_id: str) -> bool:
+        """Whether the Session has a container on this host. Raises SandboxUnavailable."""
+        return self._provider is not None and session_id in await self._provider.sessions()
+
     async def tidy(self, ledger: Ledger, *, leaving: bool = False) -> int:
         """Remove containers that no turn needs; return how many.
 

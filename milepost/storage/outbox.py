@@ -12,6 +12,9 @@ from milepost.ports.notifier import OUTBOX_TOPIC
 from milepost.storage.statements import insert_ignore
 from milepost.storage.tables import outbox
 
+CLOCK_STEP_US = 600_000_000
+"""Nothing is due or leased further ahead than this: what claims to be was written before the clock went back."""
+
 _OPEN = and_(outbox.c.delivered_at.is_(None), outbox.c.dropped_at.is_(None))
 _ITEM = (
     outbox.c.item_id,
@@ -26,8 +29,12 @@ _DUE = (
     select(outbox.c.item_id)
     .where(
         _OPEN,
-        outbox.c.due_at <= bindparam("now"),
-        or_(outbox.c.leased_until.is_(None), outbox.c.leased_until <= bindparam("now")),
+        or_(outbox.c.due_at <= bindparam("now"), outbox.c.due_at > bindparam("never")),
+        or_(
+            outbox.c.leased_until.is_(None),
+            outbox.c.leased_until <= bindparam("now"),
+            outbox.c.leased_until > bindparam("never"),
+        ),
     )
     .order_by(outbox.c.created_at, outbox.c.item_id)
     .limit(bindparam("page", type_=BigInteger))
@@ -81,7 +88,7 @@ class SqlOutbox:
             self._notify(OUTBOX_TOPIC)
 
     def lease(self, owner: str, at: int, lease_us: int, limit: int) -> list[OutboxItem]:
-        due = list(self._conn.execute(_DUE, {"now": at, "page": limit}).scalars())
+        due = list(self._conn.execute(_DUE, {"now": at, "never": at + CLOCK_STEP_US, "page": limit}).scalars())
         if not due:
             return []
         taken = self._conn.execute(_TAKE, {"items": due, "owner": owner, "until": at + lease_us})
