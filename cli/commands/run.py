@@ -12,6 +12,9 @@ from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.routes import Json
 
+Request = Annotated[
+    str, typer.Argument(metavar="REQUEST", help="What the agent shall do; - reads it from standard input.")
+]
 Workspace = Annotated[Path, typer.Option("--workspace", "-w", help="Folder the agent works on.")]
 Agent = Annotated[str | None, typer.Option("--agent", help="Agent to use instead of the default one.")]
 Provider = Annotated[str | None, typer.Option("--provider", help="Provider to use instead of the agent's.")]
@@ -30,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 async def run(
     call: Invocation,
-    request: Annotated[str, typer.Argument(metavar="REQUEST", help="What the agent shall do.")],
+    request: Request,
     workspace: Workspace = Path(),
     agent: Agent = None,
     provider: Provider = None,
@@ -40,10 +43,11 @@ async def run(
 ) -> Exit:
     """Do one turn on a folder and exit with its outcome; starts what is needed for the time of the turn."""
     from cli.live import LiveView
+    from cli.requests import request_text
     from cli.turning import Order, carry_out, read_script
 
     order = Order(
-        text=request,
+        text=await request_text(call, request),
         workspace=workspace,
         agent=agent,
         provider=provider,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands.run import Agent, Model, Provider, Script, Wait, exit_of_turn, show_turn
+from cli.commands.run import Agent, Model, Provider, Request, Script, Wait, exit_of_turn, show_turn
 from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.routes import API
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 async def send(
     call: Invocation,
     session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the Session.")],
-    request: Annotated[str, typer.Argument(metavar="REQUEST", help="What the agent shall do.")],
+    request: Request,
     agent: Agent = None,
     provider: Provider = None,
     model: Model = None,
@@ -42,9 +42,11 @@ async def send(
     """Send a turn to a Session and follow it to its end."""
     from cli.connection import Need, reach
     from cli.live import LiveView
+    from cli.requests import request_text
     from cli.turning import Order, begin, carry_out, read_script
 
-    order = Order(request, session, None, None, agent, provider, model, read_script(script))
+    text = await request_text(call, request)
+    order = Order(text, session, None, None, agent, provider, model, read_script(script))
     if detach:
         async with reach(call, Need.WRITE) as reached:
             turn = await begin(reached.client, order)

@@ -119,6 +119,20 @@ def test_a_turn_that_is_sent_shows_only_itself(instance: Milepost, session: str)
     assert "succeeded" in instance.run("effects", "list", session, "--turn", newest["turns"][0]["turn_id"]).out
 
 
+def test_a_long_request_comes_from_standard_input(instance: Milepost, session: str) -> None:
+    script = instance.script('responses: [{text: "Yes."}]')
+    text = "Schön " * 200_000
+    sent = instance.run("turn", "send", session, "-", "--script", script, "--json", stdin=text)
+    assert sent.code == 0, sent.err
+    assert sent.json()["request"] == text
+    done = instance.run("run", "-", "--script", script, "--json", stdin="Short")
+    assert done.json()["request"] == "Short"
+    too_long = instance.run("run", "-", "--json", stdin="x" * (4 * 1024 * 1024 + 1))
+    assert (too_long.code, too_long.error()["field"]) == (2, "request")
+    empty = instance.run("run", "-", "--json", stdin="")
+    assert (empty.code, empty.error()["code"]) == (2, "invalid_input")
+
+
 def test_chat_has_a_turn_per_line_and_goes_on_after_a_refusal(instance: Milepost) -> None:
     script = instance.script('responses: [{text: "Yes."}]')
     done = instance.run("chat", "--script", script, "--json", stdin="One\n\nTwo\n/exit\nThree\n")
