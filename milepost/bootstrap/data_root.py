@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import stat
 import tempfile
@@ -22,6 +23,9 @@ MIN_FREE_BYTES = 32 * 1024 * 1024
 
 MAX_SOCKET_PATH_BYTES = 100
 """Linux takes 107, macOS 103."""
+
+_OTHERS_FILES = ("temporal.db", "temporal.db-wal", "temporal.db-shm", "temporal.log", "podman-service.log")
+"""Made by programs that leave what they write to the umask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +83,19 @@ class DataRoot:
         return Path(tempfile.gettempdir()) / f"milepost-{os.getuid()}" / f"{digest}.sock"
 
     def prepare(self) -> None:
-        """Make the folder (0700) and prove that it can be written.
+        """Make the folder (0700), or check that it is this user's, and prove that it can be written.
+
+        The permissions of a folder that exists are its owner's affair and never changed. Where others may look into
+        it, the files are private.
 
         Raises:
-            StorageUnavailable: it cannot be made or written, or the disk is full; nothing is left behind.
+            StorageUnavailable: it cannot be made or written, belongs to another user, others may write it, or the disk
+                is full; nothing is left behind.
         """
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
-                self.path.chmod(0o700)
+            if not self._make():
+                self._require_own()
+                self._close_files()
             if self.socket.parent != self.path:
                 _private_folder(self.socket.parent)
             with tempfile.TemporaryFile(dir=self.path) as probe:
@@ -104,6 +112,40 @@ class DataRoot:
                 fix="Free some space, or set MILEPOST_HOME to a folder on another disk.",
             )
 
+    def _make(self) -> bool:
+        """Whether the folder is new."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            if not self.path.is_dir():
+                raise
+            return False
+        return True
+
+    def _require_own(self) -> None:
+        found = self.path.stat()
+        where = shlex.quote(str(self.path))
+        if found.st_uid != os.geteuid():
+            raise StorageUnavailable(
+                f"The data root {self.path} belongs to another user (uid {found.st_uid}, this is {os.geteuid()}).",
+                fix="Set MILEPOST_HOME to a folder of this user, or, if the folder is Milepost's alone: "
+                f"sudo chown -R {os.geteuid()} {where}",
+            )
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & 0o022:
+            raise StorageUnavailable(
+                f"The data root {self.path} can be written by other users (mode {mode:04o}).",
+                fix="Set MILEPOST_HOME to a folder of Milepost's own, or, if this one is Milepost's alone: "
+                f"chmod 700 {where}",
+            )
+
+    def _close_files(self) -> None:
+        for name in _OTHERS_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                found = (self.path / name).lstat()
+                if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+                    (self.path / name).chmod(0o600)
+
     def read_info(self) -> InstanceInfo | None:
         """What the last instance wrote about itself; it need not be running any more."""
         try:
@@ -113,9 +155,10 @@ class DataRoot:
             return None
 
     def write_info(self, info: InstanceInfo) -> None:
-        """Tell clients about this instance. Raises StorageUnavailable."""
+        """Tell clients about this instance, whose servers have made their files by now. Raises StorageUnavailable."""
         temporary = self.info.with_suffix(".tmp")
         try:
+            self._close_files()
             temporary.write_text(json.dumps(asdict(info)), "utf-8")
             temporary.replace(self.info)
         except OSError as error:

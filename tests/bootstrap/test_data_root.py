@@ -27,10 +27,48 @@ def root(tmp_path: Path) -> DataRoot:
 
 def test_it_is_private(root: DataRoot) -> None:
     assert stat.S_IMODE(root.path.stat().st_mode) == 0o700
-    root.path.chmod(0o755)
     root.prepare()
-    assert stat.S_IMODE(root.path.stat().st_mode) == 0o700
     assert list(root.path.iterdir()) == []
+
+
+def test_a_folder_that_others_may_read_stays_as_it_is_with_private_files(tmp_path: Path) -> None:
+    shown = DataRoot(tmp_path / "shown")
+    shown.path.mkdir()
+    shown.path.chmod(0o755)
+    foreign = shown.path / "notes.txt"
+    foreign.write_text("mine")
+    foreign.chmod(0o644)
+    for path in (shown.temporal_store, shown.temporal_log):
+        path.write_text("private")
+        path.chmod(0o644)
+    shown.prepare()
+    assert stat.S_IMODE(shown.path.stat().st_mode) == 0o755
+    assert stat.S_IMODE(foreign.stat().st_mode) == 0o644
+    assert stat.S_IMODE(shown.temporal_store.stat().st_mode) == 0o600
+    # At the first start the server makes its files after `prepare`.
+    shown.temporal_log.chmod(0o644)
+    shown.write_info(INFO)
+    assert stat.S_IMODE(shown.temporal_log.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
+def test_a_folder_that_others_may_write_is_refused_and_not_changed(tmp_path: Path, mode: int) -> None:
+    shared = DataRoot(tmp_path / "a shared one")
+    shared.path.mkdir()
+    shared.path.chmod(mode)
+    with pytest.raises(StorageUnavailable, match=f"written by other users .mode {mode:04o}") as caught:
+        shared.prepare()
+    assert f"chmod 700 '{shared.path}'" in (caught.value.fix or "")
+    assert stat.S_IMODE(shared.path.stat().st_mode) == mode
+    assert list(shared.path.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_refused(root: DataRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    with pytest.raises(StorageUnavailable, match="belongs to another user") as caught:
+        root.prepare()
+    assert f"chown -R {other} {root.path}" in (caught.value.fix or "")
 
 
 def test_a_disk_that_is_nearly_full_is_refused(root: DataRoot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,9 @@ def test_a_data_root_that_cannot_be_made(milepost: Milepost, tmp_path: Path) -> 
 def test_a_full_data_root(milepost: Milepost) -> None:
     milepost.home.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(milepost.home)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(milepost.home)],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode:
         unavailable("mounting a small file system", mounted.stderr.decode())
