@@ -36,6 +36,7 @@ class LiveView:
         self._attempt = 0
         self._text = ""
         self._arguments: dict[str, str] = {}
+        self._begun: set[str] = set()
         self._status = ""
 
     def close(self) -> None:
@@ -113,8 +114,7 @@ class LiveView:
             case "model.retried":
                 self._line(f"The model call failed and is tried again: {short(payload['error_message'])}", "yellow")
             case "tool.started":
-                arguments = self._arguments.get(payload["call_id"], "")
-                self._line(f"▸ {payload['tool']} {short(arguments, ARGUMENTS_WIDTH)}", "magenta")
+                self._started(payload)
             case "tool.finished":
                 self._finished(payload)
             case "turn.stop_requested":
@@ -148,6 +148,18 @@ class LiveView:
         reason = f": {short(payload['reason'], RESULT_WIDTH)}" if payload["reason"] else ""
         style = "green" if payload["state"] == "approved" else "yellow"
         self._line(f"  · {payload['state']}{by}{reason}", style)
+
+    def _started(self, payload: Json) -> None:
+        # A call that a worker lost is dispatched again under the same effect: it is not a second call.
+        attempt = payload.get("attempt", 1)
+        again = f"found again (attempt {attempt})" if attempt > 1 else ""
+        if payload["effect_id"] in self._begun:
+            self._line(f"  ↻ {payload['tool']} {again or 'begins again'}", "yellow")
+            return
+        self._begun.add(payload["effect_id"])
+        arguments = short(self._arguments.get(payload["call_id"], ""), ARGUMENTS_WIDTH)
+        line = f"▸ {payload['tool']} {arguments}".rstrip()
+        self._line(f"{line} · {again}" if again else line, "magenta")
 
     def _finished(self, payload: Json) -> None:
         detail = payload.get("detail") or {}

@@ -105,7 +105,7 @@ def test_a_late_notice_about_an_earlier_attempt_changes_nothing() -> None:
 def test_tool_cards_have_arguments_and_result() -> None:
     text = shown(
         called("", ("c1", "bash", '{"command": "ls"}')),
-        event("tool.started", call_id="c1", tool="bash"),
+        event("tool.started", effect_id="f1", call_id="c1", tool="bash"),
         event(
             "tool.finished",
             call_id="c1",
@@ -135,7 +135,9 @@ def test_tool_cards_have_arguments_and_result() -> None:
 def test_nothing_a_model_or_tool_says_steers_the_terminal() -> None:
     evil = "\x1b]0;owned\x07\x1b[2Jtext\ud800\x00"
     for text in (
-        shown(delta(evil), called(evil, ("c", "bash", evil)), event("tool.started", call_id="c", tool=evil)),
+        shown(
+            delta(evil), called(evil, ("c", "bash", evil)), event("tool.started", effect_id="f", call_id="c", tool=evil)
+        ),
         on_terminal(called(evil)),
         shown(event("agent.started", agent=evil, provider="[red]p", model="m", tools_unavailable=evil)),
     ):
@@ -165,3 +167,12 @@ def test_a_call_that_did_not_run_or_may_have_run_has_a_mark_of_its_own() -> None
 
     text = shown(called("", ("c", "bash", "{}")), finished("denied"), finished("uncertain"), finished("cancelled"))
     assert text.splitlines() == ["  ⊘ denied · why", "  ! outcome unknown · why", "  ■ cancelled · why"]
+
+
+def test_a_call_that_is_dispatched_again_is_found_again_not_a_second_call() -> None:
+    def started(attempt: int) -> dict[str, Any]:
+        return event("tool.started", effect_id="f", call_id="c", tool="bash", attempt=attempt)
+
+    text = shown(called("", ("c", "bash", "make")), started(1), started(2))
+    assert text.splitlines() == ["▸ bash make", "  ↻ bash found again (attempt 2)"]
+    assert shown(started(2)) == "▸ bash · found again (attempt 2)\n", "also for a reader who comes late"
