@@ -255,3 +255,19 @@ async def test_rows_hold_their_text_as_bytes(ledger: Ledger) -> None:
     title, agents = await ledger.read(look)  # type: ignore[misc]
     assert bytes(title).decode("utf-8", "surrogatepass") == NASTY
     assert bytes(agents) == b'["default","zweite"]'
+
+
+async def test_a_clock_that_went_back_holds_nothing_up(ledger: Ledger) -> None:
+    now = 1_700_000_000_000_000
+    ahead = now + 86_400_000_000
+
+    def before(tx: LedgerTx) -> None:
+        tx.outbox.add(OutboxKind.START_TURN, "trn_ahead", ahead)
+        tx.outbox.lease("gone", ahead, 30_000_000, 10)
+        assert tx.leases.acquire("reconcile", "gone", ahead, 60_000_000)
+
+    await ledger.write(before)
+    items = await ledger.write(lambda tx: tx.outbox.lease("here", now, 30_000_000, 10))
+    assert [item.subject for item in items] == ["trn_ahead"]
+    assert await ledger.write(lambda tx: tx.leases.acquire("reconcile", "here", now, 60_000_000))
+    assert not await ledger.write(lambda tx: tx.leases.acquire("reconcile", "third", now + 1, 60_000_000))

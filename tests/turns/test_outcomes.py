@@ -9,8 +9,9 @@ import pytest
 
 from milepost.domain.effects import Effect, EffectState, Resolution
 from milepost.domain.errors import EffectNotFound, EffectNotUncertain, Fenced, InvalidInput
-from milepost.domain.events import EffectReconciled, ToolFinished
+from milepost.domain.events import EffectReconciled, StopRequested, ToolFinished
 from milepost.domain.turns import TurnState
+from milepost.ports.ledger import NewEvent
 from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.outcomes import OutcomeService, Reconciliation
 from tests.support.sandboxes import MemorySandboxes
@@ -109,7 +110,9 @@ async def test_a_late_success_settles_and_a_reconciled_one_is_refused(
         async with stack.worker():
             await stack.ended(turn_id)
         if first == "worker":
-            await journal.settle(effect.spec, effect.attempt, late, [])
+            # Its own events belong to a turn that has ended: they are left out, and the outcome is kept.
+            own = NewEvent("late/own", StopRequested(turn_id, "late worker"), turn_id)
+            await journal.settle(effect.spec, effect.attempt, late, [own])
             with pytest.raises(EffectNotUncertain):
                 await outcomes(stack).reconcile(effect.spec.effect_id, APPLIED)
         else:
