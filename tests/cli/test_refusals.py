@@ -37,6 +37,35 @@ def test_separate_processes_are_refused_on_sqlite_and_without_a_cluster(milepost
     assert not milepost.home.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "field", "named"),
+    [
+        (["run", "--json"], "request", "REQUEST"),
+        (["session", "list", "--limit", "0", "--json"], "limit", "--limit"),
+        (["effects", "list", "ses_1", "--limt", "3", "--json"], None, "--limt"),
+        (["sesion", "--json"], None, "sesion"),
+        (["approvals", "list", "--json", "--state", "x"], "state", "--state"),
+    ],
+)
+def test_arguments_that_cannot_be_read_are_told_as_json_where_it_was_asked_for(
+    milepost: Milepost, arguments: list[str], field: str | None, named: str
+) -> None:
+    done = milepost.run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    found = done.error()
+    assert (found["code"], found.get("field"), found["exit_code"]) == ("invalid_input", field, 2)
+    assert named in found["message"]
+    assert found["fix"].endswith("--help")
+    plain = milepost.run(*[argument for argument in arguments if argument != "--json"])
+    assert plain.code == 2
+    assert named in plain.err
+    assert "{" not in plain.err.splitlines()[-1]
+
+
+def test_help_and_version_are_no_failures(milepost: Milepost) -> None:
+    assert [milepost.run(*arguments).code for arguments in (["--version"], ["run", "--help"])] == [0, 0]
+
+
 def test_a_database_that_does_not_answer(milepost: Milepost) -> None:
     milepost.configure("database: {url: 'postgresql://nobody@127.0.0.1:1/x'}\nsandbox: {backend: none}\n")
     done = milepost.run("session", "list", "--json")
