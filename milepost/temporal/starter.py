@@ -66,7 +66,7 @@ class TemporalStarter:
                 APPROVAL_ANSWERED, approval_id, rpc_timeout=RPC_TIMEOUT
             )
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
+            if not _says_not_found(error):
                 raise self._unavailable() from error
 
     async def cancel(self, workflow_id: str) -> None:
@@ -74,7 +74,7 @@ class TemporalStarter:
         try:
             await self._client.get_workflow_handle(workflow_id).cancel(rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
+            if not _says_not_found(error):
                 raise self._unavailable() from error
 
     async def state(self, workflow_id: str) -> WorkflowState:
@@ -82,7 +82,7 @@ class TemporalStarter:
         try:
             description = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
+            if _says_not_found(error):
                 return WorkflowState.NOT_FOUND
             raise self._unavailable() from error
         if description.status is None:
@@ -101,3 +101,14 @@ class TemporalStarter:
 
     def _unavailable(self) -> TemporalUnavailable:
         return unavailable(self._client.service_client.config.target_host)
+
+
+def _says_not_found(error: RPCError) -> bool:
+    """Whether the cluster knows the namespace and says that it has no such workflow.
+
+    The same status for a missing namespace is no word about the workflow: the cluster is another one, or was set up
+    anew. Source: temporal.api.errordetails.v1 (`NamespaceNotFoundFailure`, `NotFoundFailure`).
+    """
+    if error.status is not RPCStatusCode.NOT_FOUND:
+        return False
+    return not any("Namespace" in detail.type_url for detail in error.grpc_status.details)
