@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,12 +60,20 @@ def spec_of(config: Config, root: DataRoot, instance_id: str, session: Session) 
     """What the Session's sandbox is made of.
 
     Raises:
-        SandboxUnavailable: the Workspace holds the data root, which no agent may see.
+        SandboxUnavailable: the Workspace's path leads elsewhere by now, or the Workspace and the data root, which no
+            agent may see, lie in each other.
     """
     workspace = Path(session.workspace.path)
-    if root.path.resolve().is_relative_to(workspace):
+    leads_to, data = Path(os.path.realpath(workspace)), root.path.resolve()
+    if leads_to != workspace:
         raise SandboxUnavailable(
-            f"The Workspace {workspace} holds Milepost's own data root {root.path}, which no agent may see.",
+            f"The Workspace {workspace} leads to {leads_to} by now: a symbolic link was put into its path.",
+            fix="Look at who made the link. Then remove it, or open a Session on another folder.",
+        )
+    if data.is_relative_to(workspace) or workspace.is_relative_to(data):
+        raise SandboxUnavailable(
+            f"The Workspace {workspace} and Milepost's own data root {root.path}, which no agent may see, lie in each "
+            "other.",
             fix="Open the Session on another folder, or set MILEPOST_HOME to one outside of it.",
         )
     section = config.settings.sandbox

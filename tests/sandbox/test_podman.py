@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
@@ -277,6 +278,80 @@ async def test_a_container_whose_supervisor_is_another_one_is_replaced(podman: P
     assert again.container_id != box.container_id
     assert await sh(again, "echo fine") == "fine\n"
     assert [found.container_id for found in await podman.owned()] == [again.container_id]
+
+
+async def test_a_workspace_that_became_a_link_is_not_mounted(
+    podman: PodmanProvider, workspace: Path, tmp_path: Path
+) -> None:
+    """What an agent on an outer workspace can do to an inner one, with and without a container that runs."""
+    inner, secret = workspace / "sub", tmp_path / "secret"
+    inner.mkdir()
+    secret.mkdir()
+    outer = await podman.open(spec_of(podman, workspace, "outer"))
+    await sh(await podman.open(spec_of(podman, inner, "inner")), "echo x > own")
+    assert await sh(outer, f"rm -r sub && ln -s {secret} sub && echo swapped") == "swapped\n"
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="symbolic link") as caught:
+            await podman.open(spec_of(podman, inner, "inner"))
+        assert str(inner) in str(caught.value.fix)
+        await podman.remove("inner")
+    assert [found.session_id for found in await podman.owned()] == ["outer"]
+
+
+@contextlib.contextmanager
+def swapped(workspace: Path, link_to: Path) -> Iterator[None]:
+    workspace.rmdir()
+    workspace.symlink_to(link_to)
+    try:
+        yield
+    finally:
+        workspace.unlink()
+        workspace.mkdir()
+
+
+def open_folders(parent: Path) -> list[Path]:
+    parent.chmod(0o755)
+    found = [parent / "w", parent / "secret"]
+    for path in found:
+        path.mkdir()
+    return found
+
+
+def made_anew(workspace: Path) -> Path:
+    """Where the old one is now."""
+    moved = workspace.rename(workspace.with_name("moved"))
+    workspace.mkdir()
+    return moved
+
+
+async def test_a_workspace_that_is_exchanged_under_the_making_of_its_container(
+    podman: PodmanProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swap comes after the check of the path: the mount tells."""
+    # Where also the container's users may go, so that the mount of the wrong folder works.
+    with tempfile.TemporaryDirectory(prefix="mps-") as name:
+        workspace, secret = open_folders(Path(name))
+        start, starts = PodmanApi.start, list[str]()
+
+        async def swapping(self: PodmanApi, container: str) -> None:
+            with swapped(workspace, secret):
+                await start(self, container)
+                starts.append(container)
+
+        monkeypatch.setattr(PodmanApi, "start", swapping)
+        with pytest.raises(SandboxUnavailable, match="exchanged"):
+            await podman.open(spec_of(podman, workspace))
+        assert len(starts) == 2
+        assert await podman.owned() == ()
+
+
+async def test_a_workspace_that_was_made_anew_gets_a_new_container(podman: PodmanProvider, workspace: Path) -> None:
+    spec = spec_of(podman, workspace)
+    await sh(await podman.open(spec), "echo old > f")
+    moved = made_anew(workspace)
+    assert await sh(await podman.open(spec), "ls; echo new > g") == ""
+    assert (workspace / "g").read_text() == "new\n"
+    assert (moved / "f").read_text() == "old\n"
 
 
 # --- life cycle -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from milepost.sandboxes.podman import mapping as mappings
 from milepost.sandboxes.podman import spec as specs
 from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
 from milepost.sandboxes.podman.containers import OwnedContainer
+from milepost.sandboxes.podman.folder import Identity, identity
 from milepost.sandboxes.podman.health import HostReport, report
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
 from milepost.sandboxes.podman.service import PodmanService
@@ -83,10 +84,10 @@ class PodmanProvider:
             InvalidInput: the specification cannot be used (workspace, network, instance).
             SandboxUnavailable: no sandbox can be had; the fix says what to do.
         """
-        self._validate(spec)
+        folder = self._validate(spec)
         async with self._lock(spec.session_id):
             known = self._sandboxes.get(spec.session_id)
-            if known is not None and known.spec == spec and known.connected:
+            if known is not None and known.spec == spec and known.folder == folder and known.connected:
                 return known
             if known is not None:
                 del self._sandboxes[spec.session_id]
@@ -94,7 +95,7 @@ class PodmanProvider:
             async with _translated():
                 if known is not None and await known.taken():
                     await (await self._service.api()).remove(known.container_id)
-                sandbox = await self._open(spec)
+                sandbox = await self._open(spec, folder)
             self._sandboxes[spec.session_id] = sandbox
             return sandbox
 
@@ -139,7 +140,7 @@ class PodmanProvider:
             self._locks = {key: lock for key, lock in self._locks.items() if lock.locked() or key in self._sandboxes}
         return self._locks.setdefault(session_id, asyncio.Lock())
 
-    def _validate(self, spec: SandboxSpec) -> None:
+    def _validate(self, spec: SandboxSpec) -> Identity:
         if spec.instance_id != self.instance_id:
             text = f"The Session belongs to instance {spec.instance_id}, this is {self.instance_id}."
             raise InvalidInput(text, field="instance_id")
@@ -147,15 +148,7 @@ class PodmanProvider:
             raise InvalidInput(
                 f"Unknown sandbox network {spec.network!r}.", field="network", fix=f"Use {' or '.join(NETWORKS)}."
             )
-        path = Path(spec.workspace_path)
-        if not path.is_absolute() or len(path.resolve().parts) == 1:
-            raise InvalidInput(f"The workspace {str(path)!r} is not an absolute path below /.", field="workspace_path")
-        if not path.is_dir():
-            raise InvalidInput(
-                f"The workspace {path} does not exist or is no directory.",
-                field="workspace_path",
-                fix="Create it, or open the Session on another folder.",
-            )
+        return identity(Path(spec.workspace_path))
 
     async def _image_id(self, api: PodmanApi, name: str) -> str:
         found = await api.image(name)
@@ -164,7 +157,23 @@ class PodmanProvider:
             raise SandboxUnavailable(f"The sandbox image {name} does not exist here; images are never pulled.", fix=fix)
         return str(found["Id"])
 
-    async def _open(self, spec: SandboxSpec) -> PodmanSandbox:
+    async def _open(self, spec: SandboxSpec, folder: Identity) -> PodmanSandbox:
+        """One more try, because the container that is there may be on a folder that was there before."""
+        for _ in range(2):
+            sandbox = await self._container(spec, folder)
+            try:
+                if await self._admit(sandbox, spec):
+                    return sandbox
+            except BaseException:
+                await sandbox.close()
+                raise
+            await sandbox.close()
+        raise SandboxUnavailable(
+            f"The workspace {spec.workspace_path} was exchanged for another folder while its sandbox was made.",
+            fix="Look at who changes the folders above it, then try again.",
+        )
+
+    async def _container(self, spec: SandboxSpec, folder: Identity) -> PodmanSandbox:
         api = await self._service.api()
         host = report(await api.info())
         name = spec.image or self._image
@@ -175,28 +184,28 @@ class PodmanProvider:
         found = await api.container(container_id)
         if found is None:
             raise SandboxUnavailable("The sandbox's container was removed while it was opened.", fix="Try again.")
-        sandbox = PodmanSandbox(self._service, container_id, str(found["State"]["StartedAt"]), spec)
-        try:
-            await self._admit(sandbox, spec)
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
+        return PodmanSandbox(self._service, container_id, str(found["State"]["StartedAt"]), spec, folder)
 
-    async def _admit(self, sandbox: PodmanSandbox, spec: SandboxSpec) -> None:
-        """Wait for the supervisor and look whether the container is closed; an unfit one is removed."""
+    async def _admit(self, sandbox: PodmanSandbox, spec: SandboxSpec) -> bool:
+        """Wait for the supervisor and look whether the container is closed; an unfit one is removed.
+
+        False if what is mounted is not the folder that the path led to.
+        """
+        error: SandboxUnavailable | None = None
         try:
             facts = (await _first_hello(sandbox))["facts"]
             if spec.network != "none" and not network.is_closed(facts["routes"]):
                 await self._close_routes(sandbox)
                 facts = (await _first_hello(sandbox))["facts"]
+            right = (facts["workspace"].get("dev"), facts["workspace"].get("ino")) == sandbox.folder
             found = selfcheck.problems(facts, spec.network)
-            if not found:
-                return
-            error = SandboxUnavailable(
-                f"The sandbox did not pass its check and was removed: {'; '.join(found)}.",
-                fix=f"See docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
-            )
+            if right and not found:
+                return True
+            if right:
+                error = SandboxUnavailable(
+                    f"The sandbox did not pass its check and was removed: {'; '.join(found)}.",
+                    fix=f"See docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
+                )
         except SandboxGone as gone:
             words = await (await self._service.api()).last_words(sandbox.container_id)
             error = SandboxUnavailable(
@@ -207,7 +216,9 @@ class PodmanProvider:
             error = silent
         with contextlib.suppress(PodmanError, PodmanDown):
             await (await self._service.api()).remove(sandbox.container_id)
-        raise error
+        if error is not None:
+            raise error
+        return False
 
     async def _close_routes(self, sandbox: PodmanSandbox) -> None:
         """Before the first command; the supervisor looks again on the next connection."""

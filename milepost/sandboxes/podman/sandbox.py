@@ -10,6 +10,7 @@ from milepost.ports.sandbox import OnOutput, Operation, Outcome, SandboxSpec
 from milepost.sandboxes import bundle
 from milepost.sandboxes.client import Link, LinkDown, SandboxGone, SupervisorClient
 from milepost.sandboxes.podman.api import PodmanDown, PodmanError
+from milepost.sandboxes.podman.folder import Identity
 from milepost.sandboxes.podman.mapping import BRIDGE
 from milepost.sandboxes.podman.service import PodmanService
 from milepost.sandboxes.podman.spec import ADDRESS
@@ -18,9 +19,12 @@ from milepost.sandboxes.podman.spec import ADDRESS
 class PodmanSandbox:
     """Operations go over one exec session per process that copies bytes to and from the supervisor."""
 
-    def __init__(self, service: PodmanService, container_id: str, started: str, spec: SandboxSpec) -> None:
-        """`started` is the moment of the container's start, in Podman's words."""
+    def __init__(
+        self, service: PodmanService, container_id: str, started: str, spec: SandboxSpec, folder: Identity
+    ) -> None:
+        """`started` is the moment of the container's start, in Podman's words; `folder` is what is to be mounted."""
         self.spec = spec
+        self.folder = folder
         self.started = started
         self.container_id = container_id
         self._service = service

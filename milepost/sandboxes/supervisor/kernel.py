@@ -133,6 +133,7 @@ def facts(root: str) -> dict[str, Any]:
         lines = [line.split() for line in file][1:257]
     found = os.stat(root)
     workspace = {"uid": found.st_uid, "gid": found.st_gid, "writable": os.access(root, os.R_OK | os.W_OK | os.X_OK)}
+    workspace.update(dev=found.st_dev, ino=found.st_ino)
     result: dict[str, Any] = {"status": status, "mounts": mounts[:64], "interfaces": interfaces[:64]}
     # Interface, destination, flags, mask; hexadecimal.
     result["routes"] = [[line[0], line[1], line[3], line[7]] for line in lines]
