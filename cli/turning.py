@@ -69,7 +69,10 @@ def check_order(call: Invocation, order: Order) -> None:
         InvalidInput, AgentUnknown, ProviderUnknown, SecretMissing.
     """
     from milepost.providers.gateway import Gateway
+    from milepost.services.sessions import workspace_folder
 
+    if order.session_id is None:
+        workspace_folder(_workspace(order), call.root.path)
     config = call.config
     agent_id = order.agent or config.default_agent
     agent = config.agents.get(agent_id)
@@ -144,9 +147,12 @@ async def _leave_waiting(
 
 async def open_session(client: ApiClient, order: Order) -> str:
     """Open a Session on the order's folder and return its id."""
-    workspace = (order.workspace or Path()).expanduser().absolute()
-    body = {"workspace": str(workspace), "title": order.title, "agents": [order.agent] if order.agent else None}
+    body = {"workspace": _workspace(order), "title": order.title, "agents": [order.agent] if order.agent else None}
     return str((await client.post(f"{API}/sessions", body))["session_id"])
+
+
+def _workspace(order: Order) -> str:
+    return str((order.workspace or Path()).expanduser().absolute())
 
 
 async def begin(client: ApiClient, order: Order) -> Json:

@@ -55,8 +55,7 @@ class SessionService:
             InvalidInput: the folder does not exist, holds the data root or lies in it; the mode is not served.
             AgentUnknown: an agent that the configuration does not have.
         """
-        path = _workspace_path(request.workspace)
-        self._keep_apart(Path(path))
+        path = workspace_folder(request.workspace, self._data_root)
         agents = request.agents or (self._default_agent,)
         self._check_agents(agents)
         if request.mode is not SessionMode.SINGLE:
@@ -89,16 +88,6 @@ class SessionService:
             return session
 
         return await self._ledger.write(body)
-
-    def _keep_apart(self, workspace: Path) -> None:
-        # An agent works on the whole Workspace: it must not reach the ledger, the token or the sockets.
-        root = self._data_root.resolve() if self._data_root is not None else None
-        if root is not None and (root.is_relative_to(workspace) or workspace.is_relative_to(root)):
-            raise InvalidInput(
-                f"The folder {workspace} and Milepost's data root {root} lie inside one another.",
-                field="workspace",
-                fix="Name another folder, or set MILEPOST_HOME to one outside of it.",
-            )
 
     def _check_agents(self, agents: Sequence[str]) -> None:
         for agent in agents:
@@ -174,7 +163,12 @@ def require_active(session: Session) -> None:
         )
 
 
-def _workspace_path(raw: str) -> str:
+def workspace_folder(raw: str, data_root: Path | None) -> str:
+    """The resolved path of a folder that a Session may work on.
+
+    Raises:
+        InvalidInput: it does not exist, is the root folder, holds the data root or lies in it.
+    """
     if "\0" in raw or not raw.strip():
         raise InvalidInput("The workspace needs the path of a folder.", field="workspace")
     try:
@@ -189,7 +183,19 @@ def _workspace_path(raw: str) -> str:
         raise InvalidInput(f"{raw} is not a folder.", field="workspace", fix="Name the folder that holds it.")
     if resolved == Path(resolved.anchor):
         raise InvalidInput("The root folder cannot be a workspace.", field="workspace", fix="Name a project folder.")
+    _keep_apart(resolved, data_root)
     return str(resolved)
+
+
+def _keep_apart(workspace: Path, data_root: Path | None) -> None:
+    # An agent works on the whole Workspace: it must not reach the ledger, the token or the sockets.
+    root = data_root.resolve() if data_root is not None else None
+    if root is not None and (root.is_relative_to(workspace) or workspace.is_relative_to(root)):
+        raise InvalidInput(
+            f"The folder {workspace} and Milepost's data root {root} lie inside one another.",
+            field="workspace",
+            fix="Name another folder, or set MILEPOST_HOME to one outside of it.",
+        )
 
 
 def _title(raw: str) -> str:

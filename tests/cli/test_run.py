@@ -95,6 +95,10 @@ REFUSED = [
     (["run", "x", "--provider", "nobody"], 1, "provider_unknown"),
     (["run", "x", "--script", "missing.yaml"], 2, "invalid_input"),
     (["run", "x", "--workspace", "missing"], 2, "invalid_input"),
+    (["run", "x", "--workspace", "milepost.yaml"], 2, "invalid_input"),
+    (["run", "x", "--workspace", "/"], 2, "invalid_input"),
+    (["run", "x", "--workspace", ".."], 2, "invalid_input"),
+    (["chat", "--workspace", "missing"], 2, "invalid_input"),
 ]
 
 
@@ -107,6 +111,7 @@ def test_what_cannot_be_done_is_refused_in_one_sentence_and_leaves_nothing(
     found = done.error()
     assert found["code"] == error
     assert "\n" not in found["message"]
+    assert "Temporal" not in done.err, "it is refused before anything is started"
     assert milepost.run("session", "list", "--json").json() == {"sessions": []}
 
 
