@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.api.stack import TOKEN, Stack, running_stack
+from tests.api.test_approvals import ask
 
 CHECKS = [
     not_a_server_error,
@@ -41,7 +42,16 @@ async def _known(stack: Stack) -> dict[str, str]:
     work = stack.work(session, turn["turn_id"])
     await work.start_agent()
     spec, _ = await work.start_call()
-    return {"session_id": session, "turn_id": turn["turn_id"], "effect_id": spec.effect_id}
+    await work.claim()
+    approval = await ask(stack, session, turn["turn_id"])
+    rule = (await stack.post("/api/v1/policy-rules", {"verdict": "deny", "tool": "bash"})).json()
+    return {
+        "session_id": session,
+        "turn_id": turn["turn_id"],
+        "effect_id": spec.effect_id,
+        "approval_id": approval["approval_id"],
+        "rule_id": rule["rule_id"],
+    }
 
 
 def _fuzz(url: str, known: dict[str, str]) -> int:
