@@ -72,7 +72,7 @@ def check_order(call: Invocation, order: Order) -> None:
     from milepost.services.sessions import workspace_folder
 
     if order.session_id is None:
-        workspace_folder(_workspace(order), call.root.path)
+        workspace_folder(workspace_of(order), call.root.path)
     config = call.config
     agent_id = order.agent or config.default_agent
     agent = config.agents.get(agent_id)
@@ -124,6 +124,7 @@ async def one_turn(reached: Reached, order: Order, *, view: LiveView, position: 
             # A Session nobody asked for by itself is of no use without its turn.
             with contextlib.suppress(RemoteFailure, ConnectionLost):
                 await client.post(f"{API}/sessions/{order.session_id}/close")
+            order.session_id = None
         raise
     try:
         await watch(client, turn["session_id"], turn["turn_id"], view=view, position=position, patient=patient)
@@ -147,11 +148,12 @@ async def _leave_waiting(
 
 async def open_session(client: ApiClient, order: Order) -> str:
     """Open a Session on the order's folder and return its id."""
-    body = {"workspace": _workspace(order), "title": order.title, "agents": [order.agent] if order.agent else None}
+    body = {"workspace": workspace_of(order), "title": order.title, "agents": [order.agent] if order.agent else None}
     return str((await client.post(f"{API}/sessions", body))["session_id"])
 
 
-def _workspace(order: Order) -> str:
+def workspace_of(order: Order) -> str:
+    """The absolute path of the folder that a new Session is opened on."""
     return str((order.workspace or Path()).expanduser().absolute())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import typer
 from cli.commands.run import Agent, Model, Provider, Script, Workspace, summarize
 from cli.failures import ConnectionLost, Exit
 from cli.invocation import Invocation, command
+from cli.output import short
 from cli.routes import API
 from milepost.domain.errors import MilepostError
 
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from cli.follow import Position
     from cli.live import LiveView
     from cli.turning import Order
+
+LEAVE = ("/exit", "/quit")
+COMMANDS = "Commands: /help, /exit (or /quit). A line that begins with a space is sent as it is."
+_COMMAND = re.compile(r"/[A-Za-z_-]*(\s|$)")
 
 MAX_INSTANCES = 20
 """How many instances may go away under one conversation."""
@@ -78,27 +85,34 @@ class _Conversation:
 
     async def go_on(self, reached: Reached) -> None:
         """Turn after turn until the end of input. Raises ConnectionLost; nothing that was sent is lost by it."""
-        from cli.turning import open_session
-
-        if self._template.session_id is None:
-            self._template.session_id = await open_session(reached.client, self._template)
-        session = await reached.client.get(f"{API}/sessions/{self._template.session_id}")
-        where = f"Session {session['session_id']} on {session['workspace']['path']}."
-        self._call.out.note(f"{where} /exit leaves, Ctrl-C stops a turn.")
+        self._call.out.note(f"{await self._where(reached)} /help lists commands, Ctrl-C stops a turn.")
         while (order := self._pending or await self._next()) is not None:
             self._pending = order
             await self._turn(reached, order)
             self._pending = None
 
+    async def _where(self, reached: Reached) -> str:
+        """The Session; a new one is opened with the first turn, so that leaving before leaves none behind."""
+        from cli.turning import workspace_of
+        from milepost.services.sessions import workspace_folder
+
+        if self._template.session_id is None:
+            return f"New Session on {workspace_folder(workspace_of(self._template), self._call.root.path)}."
+        session = await reached.client.get(f"{API}/sessions/{self._template.session_id}")
+        return f"Session {session['session_id']} on {session['workspace']['path']}."
+
     async def _next(self) -> Order | None:
-        from cli.turning import Order
+        from milepost.bootstrap.system import UuidIds
 
         while (text := await _ask(self._call, "> ")) is not None:
-            if text.strip() in ("/exit", "/quit"):
+            word = text.strip()
+            if word in LEAVE:
                 return None
-            if text.strip():
-                like = self._template
-                return Order(text, like.session_id, None, None, like.agent, like.provider, like.model, like.script)
+            if _COMMAND.match(text):
+                known = word == "/help"
+                self._call.out.note(COMMANDS if known else f"There is no command {short(text.split()[0])}. {COMMANDS}")
+            elif word:
+                return dataclasses.replace(self._template, text=text, turn_id=UuidIds().new("trn"))
         return None
 
     async def _turn(self, reached: Reached, order: Order) -> None:
@@ -111,6 +125,8 @@ class _Conversation:
         except MilepostError as error:
             self._call.out.error(error)
             return
+        finally:
+            self._template.session_id = order.session_id
         if self._call.json:
             self._call.out.record(turn)
         else:

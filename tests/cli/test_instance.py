@@ -146,6 +146,24 @@ def test_chat_has_a_turn_per_line_and_goes_on_after_a_refusal(instance: Milepost
     assert [json.loads(line)["number"] for line in resumed.out.splitlines()] == [3]
 
 
+def test_chat_answers_commands_itself_and_leaves_no_session_without_a_turn(instance: Milepost) -> None:
+    def sessions() -> list[str]:
+        listed = instance.run("session", "list", "--json").json()["sessions"]
+        return [item["session_id"] for item in listed]
+
+    before = sessions()
+    done = instance.run("chat", stdin="/model gpt\n/help\n\n/exit\n")
+    assert done.code == 0, done.err
+    assert "There is no command /model." in done.err
+    assert done.err.count("Commands: /help, /exit") == 2
+    assert sessions() == before
+    script = instance.script('responses: [{text: "Yes."}]')
+    done = instance.run("chat", "--script", script, "--json", stdin="/etc/hosts\n /model\n")
+    turns = [json.loads(line) for line in done.out.splitlines()]
+    assert [turn["request"] for turn in turns] == ["/etc/hosts", " /model"]
+    assert sessions() == [turns[0]["session_id"], *before]
+
+
 def test_a_second_instance_is_refused_with_pid_and_socket(instance: Milepost) -> None:
     info = json.loads((instance.home / "instance.json").read_text())
     done = instance.run("dev", "--json")
