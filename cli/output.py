@@ -13,8 +13,11 @@ from milepost.domain.errors import MilepostError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_BIDI = "\u202a-\u202e\u2066-\u2069"
+"""Marks that change the order in which a terminal shows text: what is read is then not what is there."""
+
+_UNPRINTABLE = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff{_BIDI}]")
+_ESCAPED = re.compile(f"[\x7f-\x9f\ud800-\udfff{_BIDI}]")
 
 
 def printable(text: str) -> str:
@@ -28,6 +31,12 @@ def short(text: str, limit: int = 100) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON that a terminal shows and does not obey; every reader gets the same value."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
 class Output:
     """Standard output and error of one command."""
 
@@ -37,13 +46,11 @@ class Output:
 
     def document(self, value: Any) -> None:
         """One JSON document on standard output."""
-        text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
-        self.write(_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
+        self.write(_json(value, indent=2) + "\n")
 
     def record(self, value: Any) -> None:
         """One line of JSON lines on standard output."""
-        text = json.dumps(value, ensure_ascii=False, default=str)
-        self.write(_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
+        self.write(_json(value) + "\n")
 
     def write(self, text: str) -> None:
         """Raw text on standard output, at once."""
@@ -52,7 +59,7 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """A line of a result for people; styles in rich markup."""
-        self._console("stdout").print(text, highlight=False, soft_wrap=True)
+        self._console("stdout").print(printable(text), highlight=False, soft_wrap=True)
 
     def table(self, columns: list[str], rows: list[list[str]]) -> None:
         """A table for people; cells are taken as they are, each on one line.
