@@ -343,6 +343,12 @@ class ModelAnswerTooLarge(ModelError):
     kind = ErrorKind.TOO_LARGE
 
 
+class ModelAnswerMalformed(ModelError):
+    """The answer has parts of a type the protocol does not have, and no reading of them is sensible."""
+
+    code = "model_answer_malformed"
+
+
 class ModelFault(ModelError):
     """The call failed in a way nobody foresaw: a fault of Milepost or of a library it stands on."""
 

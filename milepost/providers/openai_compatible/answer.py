@@ -45,6 +45,7 @@ def completed(
         finish = FinishReason.LENGTH
         said = redact.cut(stream.raw_finish or "", MAX_FINISH_REASON)
         diagnostics.append(f"The provider reports '{said}', but the answer was cut at {limit} tokens.")
+    diagnostics += stream.notes
     if not usage.complete:
         diagnostics.append("The provider reported no usable token usage.")
     if (tool := tool_in_text(message.text, {tool.name for tool in request.tools})) and not message.calls:

@@ -29,11 +29,12 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider as 
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from milepost.domain.errors import ModelAnswerTooLarge
+from milepost.domain.errors import ModelAnswerMalformed, ModelAnswerTooLarge
 from milepost.domain.providers import EndpointProfile, ThinkingReturn
 from milepost.ports.models import ReasoningDelta, TextDelta
 from milepost.providers.openai_compatible.calls import CallAssembler
 from milepost.providers.openai_compatible.messages import wire_text
+from milepost.providers.openai_compatible.shapes import tidy
 
 _DEFAULT_TAGS = ("<think>", "</think>")
 _NO_TAGS = ("", "")
@@ -137,6 +138,7 @@ class ChatStream(OpenAIStreamedResponse):
     raw_finish: str | None = field(default=None, init=False)
     usage_reports: list[Mapping[str, Any]] = field(default_factory=list, init=False)
     events_seen: int = field(default=0, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
 
     def begin(self, idempotency_key: str, max_events: int, on_finish: Callable[[], None]) -> None:
         """Set what the library's constructor has no room for. `on_finish` is called at the finish reason."""
@@ -170,11 +172,25 @@ class ChatStream(OpenAIStreamedResponse):
                 )
             if not isinstance(chunk, ChatCompletionChunk):
                 raise TypeError(f"a stream event is a JSON {type(chunk).__name__}, not an object")
+            if not self._tidy(chunk):
+                continue
             finish = chunk.choices[0].finish_reason if chunk.choices else None
             if finish and self.raw_finish is None:
                 self.raw_finish = finish
                 self.on_finish()
             yield chunk
+
+    def _tidy(self, chunk: ChatCompletionChunk) -> bool:
+        """Whether the event can be read. After the finish reason the answer is whole, whatever else comes."""
+        readable = True
+        try:
+            found = tidy(chunk, self.provider_name)
+        except (ModelAnswerMalformed, TypeError):
+            if self.raw_finish is None:
+                raise
+            readable, found = False, ["An event after the finish reason could not be read."]
+        self.notes += [note for note in found if note not in self.notes]
+        return readable
 
     def _map_usage(self, response: ChatCompletionChunk) -> RequestUsage:
         if response.usage is not None:

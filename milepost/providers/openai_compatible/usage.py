@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
+
+MAX_COUNT = 10**12
+"""A number above this counts no tokens."""
 
 
 def usage_of(reported: Mapping[str, Any]) -> Usage:
@@ -52,7 +56,10 @@ def last_usage(reports: list[Mapping[str, Any]]) -> Usage:
 
 def _count(value: object) -> int | None:
     """A token count, or None for anything that is not one."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # In this order: no whole number can be made of an infinite one.
+    if not math.isfinite(value) or not 0 <= value <= MAX_COUNT or value != int(value):
         return None
     return int(value)
 
