@@ -371,7 +371,10 @@ class SupervisorClient:
                 while True:
                     try:
                         connection = await self._current()
-                        await connection.ask(head, b"", _Call(None, asyncio.get_running_loop().create_future()))
+                        call = _Call(None, asyncio.get_running_loop().create_future())
+                        answer, _ = await connection.ask(head, b"", call)
+                        if answer["t"] != "ok":
+                            raise SandboxUnavailable("The sandbox did not confirm the kill.")
                         return
                     except LinkDown:
                         await asyncio.sleep(0.1)

@@ -133,6 +133,14 @@ async def test_a_container_that_is_gone_is_told_at_once() -> None:
     assert supervisors.connected == 3
 
 
+@pytest.mark.parametrize("answer", ["refused", "unknown"])
+async def test_only_a_confirmed_kill_is_a_kill(answer: str) -> None:
+    client, _ = client_of(Peer("boot", lambda peer, head: peer.say({"t": answer, "rid": head["rid"]})))
+    with pytest.raises(SandboxUnavailable, match="not confirm"):
+        await client.kill("e")
+    await client.close()
+
+
 async def test_an_outcome_no_longer_kept_is_a_loss_not_a_second_run() -> None:
     peer = Peer("boot", lambda peer, head: peer.say({"t": "unknown", "rid": head["rid"], "evicted": True}))
     client, _ = client_of(peer)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -367,6 +368,24 @@ async def test_open_is_idempotent_also_between_processes(podman: PodmanProvider,
         assert await podman.open(spec) is opened[0]
     finally:
         await other.close()
+
+
+async def test_the_host_is_asked_once_for_all_sessions(
+    podman: PodmanProvider, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, asked = PodmanApi.info, list[str]()
+
+    async def counted(self: PodmanApi) -> dict[str, Any]:
+        asked.append(self.socket)
+        return await info(self)
+
+    monkeypatch.setattr(PodmanApi, "info", counted)
+    for session in ("one", "two", "one"):
+        await (await podman.open(spec_of(podman, workspace, session))).perform(new_id(), Exec("true"))
+        await podman.remove(session)
+    assert len(asked) == 1
+    assert (await podman.check()).ok
+    assert len(asked) == 2, "the check looks itself"
 
 
 async def test_other_choices_replace_the_container_and_count_the_generation(

@@ -13,13 +13,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from milepost.domain.errors import SandboxUnavailable
+from milepost.ports.sandbox import SandboxSpec
 from milepost.sandboxes.podman import api as podman_api
 from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
 from milepost.sandboxes.podman.calls import Calls
+from milepost.sandboxes.podman.sandbox import PodmanSandbox
 
 HANG = object()
 DROP = object()
@@ -188,6 +194,49 @@ async def test_a_refused_exec_has_its_status(fake: Fake, api: PodmanApi) -> None
     with pytest.raises(PodmanError) as caught:
         await api.exec("c", ["true"], {"A": "b"}, user="7:8")
     assert (caught.value.status, json.loads(fake.seen[0].body)["Env"]) == (409, ["A=b"])
+
+
+@pytest.mark.parametrize("status", [404, 409])
+async def test_a_container_that_does_not_run_is_killed(fake: Fake, api: PodmanApi, status: int) -> None:
+    fake.on("POST /containers/c/kill", (status, b"{}"))
+    await api.kill("c")
+
+
+def sandbox_of(api: PodmanApi) -> PodmanSandbox:
+    service: Any = SimpleNamespace(api=AsyncMock(return_value=api))
+    return PodmanSandbox(service, "c", "then", SandboxSpec("s", "i", "/w"), (1, 2))
+
+
+@pytest.mark.parametrize("answer", [(500, b'{"message": "no permission"}'), DROP, (204, b"")])
+async def test_a_kill_that_nobody_confirms_is_an_error(
+    fake: Fake, api: PodmanApi, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor is out of reach, and the container's kill is refused, breaks off, or changes nothing."""
+    monkeypatch.setattr("milepost.sandboxes.client.KILL_SECONDS", 0.3)
+    monkeypatch.setattr("milepost.sandboxes.podman.sandbox.DEATH_SECONDS", 0.3)
+    fake.on("POST /containers/c/exec", (500, b"{}"))
+    fake.on("GET /containers/c/json", (200, b'{"State": {"Running": true, "StartedAt": "then"}}'))
+    fake.on("POST /containers/c/kill", answer)
+    with pytest.raises(SandboxUnavailable, match="may still run") as caught:
+        await sandbox_of(api).kill("e")
+    assert "podman kill" in str(caught.value.fix)
+
+
+async def test_a_kill_waits_until_the_container_is_dead(
+    fake: Fake, api: PodmanApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("milepost.sandboxes.client.KILL_SECONDS", 0.3)
+    fake.on("POST /containers/c/exec", (500, b"{}"))
+    fake.on("GET /containers/c/json", (200, b'{"State": {"Running": true, "StartedAt": "then"}}'))
+    killed = asyncio.create_task(sandbox_of(api).kill("e"))
+    fake.on("POST /containers/c/kill", (204, b""))
+    async with asyncio.timeout(DEADLINE):
+        while not any(request.path.endswith("/kill") for request in fake.seen):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert not killed.done()
+        fake.answers["GET /containers/c/json"] = [(200, b'{"State": {"Running": false}}')]
+        await killed
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------

@@ -106,8 +106,11 @@ class PodmanApi:
 
     async def kill(self, name: str) -> None:
         """End the container's processes at once; a container that does not run or exist is success."""
-        with contextlib.suppress(PodmanError):
+        try:
             await self._run(f"kill {name}", lambda client: _handle(client, name).kill("KILL"))
+        except PodmanError as error:
+            if error.status not in (404, 409):
+                raise
 
     async def last_words(self, name: str) -> str:
         """The end of what the container's first process wrote, or nothing."""

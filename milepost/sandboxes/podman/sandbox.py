@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from typing import Any
 
 from milepost.domain.errors import MilepostError, SandboxUnavailable
@@ -14,6 +14,8 @@ from milepost.sandboxes.podman.folder import Identity
 from milepost.sandboxes.podman.mapping import BRIDGE
 from milepost.sandboxes.podman.service import PodmanService
 from milepost.sandboxes.podman.spec import ADDRESS
+
+DEATH_SECONDS = 10.0
 
 
 class PodmanSandbox:
@@ -57,18 +59,39 @@ class PodmanSandbox:
         return await self._client.attach(effect_id, on_output, operation=operation, boot=boot)
 
     async def kill(self, effect_id: str) -> None:
-        """Kill the operation; if the supervisor cannot be reached, all that runs in the container."""
+        """Kill the operation; if the supervisor does not confirm, all that runs in the container.
+
+        Returns when nothing of the operation runs any more.
+
+        Raises:
+            SandboxUnavailable: neither could be confirmed, so the operation may still run.
+        """
         try:
             await self._client.kill(effect_id)
-        except SandboxUnavailable:
-            if self._client.replaced and not await self.taken():
-                return  # the restart has ended it
+        except SandboxUnavailable as silent:
             # A container whose processes are used up takes no new bridge; its kill from outside always works.
-            with contextlib.suppress(PodmanDown):
-                api = await self._service.api()
-                await api.kill(self.container_id)
-                return
-            raise
+            try:
+                if not self._client.replaced or await self.taken():
+                    await self._kill_container()
+            except (PodmanDown, PodmanError, MilepostError) as error:
+                raise SandboxUnavailable(
+                    f"The operation may still run: {silent.message} And its container could not be killed: {error}",
+                    fix=f"Try again, or end it by hand: podman kill --signal KILL {self.container_id[:12]}",
+                ) from None
+
+    async def _kill_container(self) -> None:
+        """Raises PodmanDown, PodmanError, SandboxUnavailable."""
+        api = await self._service.api()
+        await api.kill(self.container_id)
+        try:
+            async with asyncio.timeout(DEATH_SECONDS):
+                while True:
+                    found = await api.container(self.container_id)
+                    if found is None or not found["State"].get("Running"):
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise SandboxUnavailable(f"it still runs {DEATH_SECONDS:.0f} s after its kill.") from None
 
     async def taken(self) -> bool:
         """Whether another supervisor answers although the container was not started again: a command poses as it.
