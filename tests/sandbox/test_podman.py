@@ -590,6 +590,50 @@ async def test_a_service_killed_under_a_command_is_started_again(
         await provider.close()
 
 
+def services_at(root: Path) -> list[int]:
+    """Processes that serve the socket of this data root."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"unix://{root}/run/podman.sock".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+async def test_a_service_ends_with_its_killed_owner_and_the_container_does_not(
+    podman_root: Path, own_root: Path, workspace: Path
+) -> None:
+    provider, effect = PodmanProvider(own_root, new_instance()), new_id()
+    command = "echo ran >> journal; echo begin; until [ -e go ]; do sleep 0.02; done; echo end"
+    arguments = [str(own_root), provider.instance_id, str(workspace), effect, command]
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.sandbox.worker_process", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert worker.stdout is not None
+        async with asyncio.timeout(60):
+            assert await worker.stdout.readline() == b"running\n"
+        if not services_at(own_root):
+            pytest.skip("a service of the user answers, which is not ours to kill")
+        worker.kill()
+        await worker.wait()
+        async with asyncio.timeout(60):
+            while services_at(own_root):
+                await asyncio.sleep(0.05)
+        box = await provider.open(spec_of(provider, workspace, "killed"))
+        assert provider._service._process is not None
+        (workspace / "go").touch()
+        outcome = await box.attach(effect)
+        assert (outcome.stdout, outcome.attached) == (b"begin\nend\n", True)
+        assert (workspace / "journal").read_text() == "ran\n"
+    finally:
+        if worker.returncode is None:
+            worker.kill()
+            await worker.wait()
+        await remove_owned(provider)
+        await provider.close()
+
+
 async def test_closing_stops_the_own_service_and_leaves_the_containers(
     podman_root: Path, own_root: Path, workspace: Path
 ) -> None:
@@ -612,8 +656,8 @@ async def test_closing_stops_the_own_service_and_leaves_the_containers(
         await provider.close()
 
 
-async def test_an_orphaned_service_is_used_again(podman_root: Path, own_root: Path) -> None:
-    """The one a killed worker left behind: no second service, no stale socket in the way."""
+async def test_the_service_of_another_process_is_used(podman_root: Path, own_root: Path) -> None:
+    """No second service, no stale socket in the way."""
     services = [PodmanService(own_root, None, None, None) for _ in range(2)]
     try:
         for service in services:

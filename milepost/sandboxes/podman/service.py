@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import pwd
 import re
 import shutil
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +21,11 @@ from milepost.sandboxes.podman.api import PodmanApi
 READY_SECONDS = 20.0
 STOP_SECONDS = 5.0
 IDLE_SECONDS = 600
-"""A service whose owner was killed ends by itself after this time without a connection."""
+"""A service that the kernel did not end with its owner ends by itself after this time without a connection."""
 
 MINIMUM_VERSION = (4, 3)
+_PR_SET_PDEATHSIG = 1
+
 UNIFIED = "/sys/fs/cgroup/unified"
 MAX_SOCKET_PATH = 100
 """A Unix socket's address holds 108 bytes."""
@@ -50,8 +54,8 @@ class Host:
 class PodmanService:
     """One API socket: given, found, or served by a `podman system service` process of our own.
 
-    An own service lives as long as this object; containers outlive it. `environment` is added to its otherwise small
-    environment, so that no secret of this process reaches it.
+    An own service lives as long as this object, and no longer than its process; containers outlive it. `environment` is
+    added to its otherwise small environment, so that no secret of this process reaches it.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class PodmanService:
         socket = self.socket_path()
         api = PodmanApi(str(socket))
         if await api.ping():
-            # Another process of this instance serves it, or one that was killed left it behind.
+            # Another process of this instance serves it.
             return api
         await self._check_version(self.host.podman)
         socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -119,6 +123,7 @@ class PodmanService:
                 # The container monitor writes a file "oom" where it runs when a container meets its memory limit.
                 cwd=self._data_root,
                 start_new_session=True,
+                preexec_fn=_end_with_parent(),
             )
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
         while not await api.ping():
@@ -226,6 +231,18 @@ class PodmanService:
         """Stop an own service; containers go on."""
         async with self._lock:
             await self._drop()
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """On Linux a service must not outlive a Milepost that was killed. Containers do: each has a monitor of its own."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def set_death_signal() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    return set_death_signal
 
 
 def check_version(text: str) -> None:
