@@ -31,6 +31,11 @@ def short(text: str, limit: int = 100) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def counted(number: int, one: str) -> str:
+    """A number with its noun: 1 call, 2 calls."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
+
+
 def _json(value: Any, indent: int | None = None) -> str:
     """JSON that a terminal shows and does not obey; every reader gets the same value."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)

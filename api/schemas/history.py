@@ -24,7 +24,10 @@ class HistoryQuery(NumberPage):
 
 
 class AgentShape(Shape):
-    """One agent's part of a turn. `partial`: cut short by a stop, failure or interruption."""
+    """One agent's part of a turn. `partial`: cut short by a stop, failure or interruption.
+
+    `rounds` counts the model's answers, `calls` every attempt to get one, also those that failed or were lost.
+    """
 
     agent: str
     provider: str
@@ -33,6 +36,7 @@ class AgentShape(Shape):
     output_truncated: bool
     partial: bool
     rounds: int
+    calls: int
     retries: int
     usage: UsageShape
     notes: list[str]
@@ -47,6 +51,7 @@ class AgentShape(Shape):
             output_truncated=entry.output.blob is not None,
             partial=entry.partial,
             rounds=entry.rounds,
+            calls=entry.calls,
             retries=entry.retries,
             usage=UsageShape.of(entry.usage),
             notes=list(entry.notes),

@@ -73,13 +73,18 @@ def print_entry(call: Invocation, turn: Json) -> None:
         call.out.line(escape(printable(turn["output"])))
     if turn["error"]:
         call.out.line(f"[red]{escape(turn['error']['code'])}: {escape(short(turn['error']['message'], 500))}[/]")
-    usage = turn["usage"]
-    known = "" if usage["complete"] else " (known subtotal)"
-    call.out.line(
-        f"[dim]{usage['input_tokens']} input, {usage['cached_input_tokens']} cached, {usage['output_tokens']} output, "
-        f"{usage['reasoning_tokens']} reasoning tokens{known} · {escape(turn['temporal_url'])}[/]"
-    )
+    call.out.line(f"[dim]{_tokens(turn['usage'])} · {escape(turn['temporal_url'])}[/]")
     call.out.line()
+
+
+def _tokens(usage: Json) -> str:
+    if not usage["complete"] and not usage["total_tokens"]:
+        return "tokens unknown"
+    known = "" if usage["complete"] else " (known subtotal)"
+    return (
+        f"{usage['input_tokens']} input, {usage['cached_input_tokens']} cached, {usage['output_tokens']} output, "
+        f"{usage['reasoning_tokens']} reasoning tokens{known}"
+    )
 
 
 async def effects(

@@ -79,17 +79,17 @@ def summarize(call: Invocation, turn: Json) -> None:
     """How a turn ended, for people, with the links to its History entry and its workflow."""
     from rich.markup import escape
 
-    from cli.output import short
+    from cli.output import counted, short
 
     style = {"completed": "green", "stopped": "yellow"}.get(turn["state"], "red")
     usage = turn["usage"]
-    tokens = f"{usage['total_tokens']} tokens" + ("" if usage["complete"] else " known")
-    rounds = sum(agent["rounds"] for agent in turn["agents"])
+    tokens = counted(usage["total_tokens"], "token")
+    if not usage["complete"]:
+        tokens = f"{tokens} known" if usage["total_tokens"] else "tokens unknown"
+    models = counted(sum(agent["calls"] for agent in turn["agents"]), "model call")
+    tools = counted(len(turn["tools"]), "tool call")
     call.out.line()
-    call.out.line(
-        f"[{style}]● Turn {turn['number']} {turn['state']}[/] · {rounds} model calls · {len(turn['tools'])} tool calls "
-        f"· {tokens}"
-    )
+    call.out.line(f"[{style}]● Turn {turn['number']} {turn['state']}[/] · {models} · {tools} · {tokens}")
     if turn["error"]:
         call.out.line(f"[red]{escape(turn['error']['code'])}: {escape(short(turn['error']['message'], 500))}[/]")
     for asked in turn.get("approvals", ()):

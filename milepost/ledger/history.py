@@ -42,7 +42,10 @@ class ToolCard:
 
 @dataclass(frozen=True, slots=True)
 class AgentEntry:
-    """One agent's part of a turn. `partial` tells that the text was cut short by a stop, failure or interruption."""
+    """One agent's part of a turn. `partial` tells that the text was cut short by a stop, failure or interruption.
+
+    `rounds` counts the model's answers, `calls` every attempt to get one, also those that failed or were lost.
+    """
 
     agent: str
     provider: str
@@ -50,6 +53,7 @@ class AgentEntry:
     output: Content
     partial: bool
     rounds: int
+    calls: int
     retries: int
     usage: Usage
     notes: tuple[str, ...]
@@ -78,6 +82,7 @@ class _Agent:
         self.output: AgentOutput | None = None
         self.last: ModelCalled | None = None
         self.rounds = 0
+        self.attempts: set[tuple[str, int]] = set()
         self.retries = 0
         self.usage = Usage()
         self.notes: list[str] = [started.tools_unavailable] if started.tools_unavailable else []
@@ -91,6 +96,7 @@ class _Agent:
             output=text,
             partial=self.output.partial if self.output else ended,
             rounds=self.rounds,
+            calls=len(self.attempts),
             retries=self.retries,
             usage=self.usage,
             notes=tuple(self.notes),
@@ -104,6 +110,9 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
     arguments: dict[tuple[str, int, int], str] = {}
     reconciled: dict[str, EffectReconciled] = {}
     for event in events:
+        if isinstance(event, ModelCalled | ModelRetried | ModelFailed) and event.agent in agents:
+            # A call that fails in the middle of its answer has two events.
+            agents[event.agent].attempts.add((event.effect_id, event.attempt))
         match event:
             case AgentStarted():
                 agents[event.agent] = _Agent(event)

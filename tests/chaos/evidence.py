@@ -182,15 +182,15 @@ _TURN = ("turn_id", "session_id", "workflow_id", "claimed_run", "created_at", "d
 def comparable(entry: HistoryEntry) -> dict[str, Any]:
     """A History entry without what differs between any two runs, or tells of a lost attempt.
 
-    Left out are: ids (turn, Session, workflow, run; effect and call of each tool card), times, the number of retries,
-    and whether usage is complete. Nothing else.
+    Left out are: ids (turn, Session, workflow, run; effect and call of each tool card), times, the numbers of calls
+    and retries, and whether usage is complete. Nothing else.
     """
     value: dict[str, Any] = to_json(entry)
     for name in _TURN:
         del value["turn"][name]
     del value["turn"]["usage"]["complete"]
     for agent in value["agents"]:
-        del agent["retries"], agent["usage"]["complete"]
+        del agent["calls"], agent["retries"], agent["usage"]["complete"]
     for card in value["tools"]:
         del card["effect_id"], card["call_id"]
     return value

@@ -64,6 +64,10 @@ def test_a_failed_turn_exits_with_one_and_tells_why(instance: Milepost) -> None:
     assert done.code == 1
     assert done.json()["state"] == "failed"
     assert done.json()["error"]["code"] == "model_request_rejected"
+    assert [(agent["rounds"], agent["calls"]) for agent in done.json()["agents"]] == [(0, 1)]
+    assert (
+        "● Turn 1 failed · 1 model call · 0 tool calls · 0 tokens" in instance.run("run", "x", "--script", script).out
+    )
 
 
 def test_a_session_from_opening_to_reopening(instance: Milepost, session: str) -> None:

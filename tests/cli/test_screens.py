@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.client import ApiClient
+from cli.commands.run import summarize
 from cli.connection import Reached
+from cli.invocation import Invocation
 from cli.main import commands
 
 Answer = Callable[[httpx.Request], Any]
@@ -142,3 +144,22 @@ def test_ids_are_never_cut_or_broken(ask: Ask) -> None:
         for n in range(2)
     ]
     assert len({line.index("succeeded") for line in lines[1:]}) == 1, "columns are aligned"
+
+
+@pytest.mark.parametrize(
+    ("total", "complete", "summary", "history"),
+    [
+        (0, False, "2 model calls · 1 tool call · tokens unknown", "tokens unknown · http"),
+        (1, True, "2 model calls · 1 tool call · 1 token", "1 input, 0 cached, 0 output, 0 reasoning tokens · http"),
+        (5, False, "· 5 tokens known", "5 input, 0 cached, 0 output, 0 reasoning tokens (known subtotal) · http"),
+    ],
+)
+def test_numbers_have_their_nouns_and_what_is_unknown_is_said_so(
+    capsys: pytest.CaptureFixture[str], ask: Ask, total: int, complete: bool, summary: str, history: str
+) -> None:
+    call = {"tool": "bash", "arguments": "make", "state": "succeeded", "is_error": False}
+    turn = turn_with("completed", [call], agents=[{"rounds": 1, "calls": 2}])
+    turn["usage"] |= {"input_tokens": total, "total_tokens": total, "complete": complete}
+    summarize(Invocation(as_json=False, config_file=None), turn)
+    assert summary in capsys.readouterr().out
+    assert history in ask(lambda request: turn, "turn", "show", "trn_1").stdout

@@ -31,6 +31,7 @@ def test_each_agent_has_what_it_said_and_spent(events: list[Event], state: TurnS
         calls = [event for event in own if isinstance(event, ModelCalled)]
         charged = [event for event in own if isinstance(event, ModelCalled | ModelRetried | ModelFailed)]
         assert agent.rounds == len(calls)
+        assert agent.calls == len({(event.effect_id, event.attempt) for event in charged})
         assert agent.retries == sum(isinstance(event, ModelRetried) for event in own)
         assert agent.usage == sum((event.usage for event in charged), Usage())
         output = next((event for event in own if isinstance(event, AgentOutput)), None)
