@@ -38,13 +38,13 @@ class Verdict(StrEnum):
 
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="Id of an approval.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the ledger.")]
-Actor = Annotated[str | None, typer.Option("--actor", help="Who decides; kept in the ledger.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the ledger.")]
+Actor = Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Who decides; kept in the ledger.")]
 Remembered = Annotated[
     Remember,
     typer.Option("--remember", help="Decide calls of the same tool alike from now on: of this agent, or of any."),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +63,9 @@ def register(app: typer.Typer) -> None:
 
 async def list_approvals(
     call: Invocation,
-    session: Annotated[str | None, typer.Option("--session", help="Only those of this Session.")] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="SESSION", help="Only those of this Session.")
+    ] = None,
     state: Annotated[State | None, typer.Option("--state", help="Only those in this state.")] = None,
     limit: Limit = 100,
 ) -> None:
@@ -159,8 +161,8 @@ async def list_rules(
 async def add_rule(
     call: Invocation,
     verdict: Annotated[Verdict, typer.Argument(metavar="VERDICT", help="allow or deny.")],
-    agent: Annotated[str | None, typer.Option("--agent", help="Only calls of this agent.")] = None,
-    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only calls of this agent.")] = None,
+    tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only calls of this tool.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Decides the next such call and is used up.")] = False,
     reason: Reason = None,
     actor: Actor = None,

@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 async def chat(
     call: Invocation,
     session: Annotated[
-        str | None, typer.Argument(help="Session to go on with; without one a new one is opened.")
+        str | None, typer.Argument(metavar="SESSION", help="Session to go on with; without one a new one is opened.")
     ] = None,
     workspace: Workspace = Path(),
     agent: Agent = None,

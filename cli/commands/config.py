@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 async def init(
     call: Invocation,
-    folder: Annotated[Path, typer.Argument(help="Where to write milepost.yaml.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write milepost.yaml.")] = Path(),
 ) -> None:
     """Write a commented milepost.yaml to start from. Refused, and nothing changed, if there is one."""
     from milepost.config.loading import FILE_NAME

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 async def history(
     call: Invocation,
     session: SessionId,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many turns.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many turns.")] = 100,
     superseded: Annotated[bool, typer.Option("--superseded", help="Also turns that a rewind has superseded.")] = False,
 ) -> None:
     """Print a Session's turns, newest first, with outputs, tool calls and usage."""
@@ -90,9 +90,11 @@ def _tokens(usage: Json) -> str:
 async def effects(
     call: Invocation,
     session: SessionId,
-    turn: Annotated[str | None, typer.Option("--turn", help="Only effects of this turn.")] = None,
-    state: Annotated[str | None, typer.Option("--state", help="Only effects in this state, e.g. uncertain.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 100,
+    turn: Annotated[str | None, typer.Option("--turn", metavar="TURN", help="Only effects of this turn.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="Only effects in this state, e.g. uncertain.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")] = 100,
 ) -> None:
     """List a Session's effects, oldest first: model and tool calls with state and attempts."""
     from cli.connection import Need, reach
@@ -114,10 +116,12 @@ async def reconcile(
     call: Invocation,
     effect: Annotated[str, typer.Argument(metavar="EFFECT", help="Id of an uncertain effect.")],
     resolution: Annotated[Resolution, typer.Option("--resolution", help="How it turned out.", show_default=False)],
-    result: Annotated[str | None, typer.Option("--result", help="What it returned, if it was applied.")] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the ledger.")] = None,
-    evidence: Annotated[str | None, typer.Option("--evidence", help="How this is known.")] = None,
-    actor: Annotated[str | None, typer.Option("--actor", help="Who found out.")] = None,
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="TEXT", help="What it returned, if it was applied.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the ledger.")] = None,
+    evidence: Annotated[str | None, typer.Option("--evidence", metavar="TEXT", help="How this is known.")] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Who found out.")] = None,
 ) -> None:
     """Say how a call turned out whose outcome is unknown; also after its turn has ended, and once."""
     from cli.connection import Need, reach

@@ -15,11 +15,15 @@ from cli.routes import Json
 Request = Annotated[
     str, typer.Argument(metavar="REQUEST", help="What the agent shall do; - reads it from standard input.")
 ]
-Workspace = Annotated[Path, typer.Option("--workspace", "-w", help="Folder the agent works on.")]
-Agent = Annotated[str | None, typer.Option("--agent", help="Agent to use instead of the default one.")]
-Provider = Annotated[str | None, typer.Option("--provider", help="Provider to use instead of the agent's.")]
-Model = Annotated[str | None, typer.Option("--model", help="Model to use instead of the agent's.")]
-Script = Annotated[Path | None, typer.Option("--script", help="Script file (YAML) for the 'scripted' provider.")]
+Workspace = Annotated[Path, typer.Option("--workspace", "-w", metavar="DIR", help="Folder the agent works on.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent to use instead of the default one.")]
+Provider = Annotated[
+    str | None, typer.Option("--provider", metavar="NAME", help="Provider to use instead of the agent's.")
+]
+Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model to use instead of the agent's.")]
+Script = Annotated[
+    Path | None, typer.Option("--script", metavar="FILE", help="Script file (YAML) for the 'scripted' provider.")
+]
 
 Wait = Annotated[
     bool, typer.Option("--wait", help="Without a terminal: go on waiting when the turn waits for a person.")

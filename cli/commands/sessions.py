@@ -26,10 +26,12 @@ def register(app: typer.Typer) -> None:
 
 async def new(
     call: Invocation,
-    workspace: Annotated[Path, typer.Argument(help="Folder the Session works on.")] = Path(),
-    title: Annotated[str | None, typer.Option("--title", help="Title; default: the folder's name.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", help="Agent of the Session.")] = None,
-    image: Annotated[str | None, typer.Option("--image", help="Sandbox image of the Session.")] = None,
+    workspace: Annotated[Path, typer.Argument(metavar="WORKSPACE", help="Folder the Session works on.")] = Path(),
+    title: Annotated[
+        str | None, typer.Option("--title", metavar="TEXT", help="Title; default: the folder's name.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent of the Session.")] = None,
+    image: Annotated[str | None, typer.Option("--image", metavar="NAME", help="Sandbox image of the Session.")] = None,
 ) -> None:
     """Open a Session on a folder."""
     from cli.connection import Need, reach
@@ -51,7 +53,7 @@ async def new(
 async def list_(
     call: Invocation,
     status: Annotated[Literal["active", "closed"] | None, typer.Option("--status", help="Only these.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")] = 50,
 ) -> None:
     """List Sessions, newest first."""
     from cli.connection import Need, reach

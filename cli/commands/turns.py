@@ -66,7 +66,9 @@ async def send(
 async def watch(
     call: Invocation,
     turn: TurnId,
-    after: Annotated[str, typer.Option("--after", help="Cursor to go on after; 0 is the beginning.")] = "0",
+    after: Annotated[
+        str, typer.Option("--after", metavar="CURSOR", help="Cursor to go on after; 0 is the beginning.")
+    ] = "0",
 ) -> Exit:
     """Follow a turn live to its end, from its first event on. With --json every frame is a line. Ctrl-C only leaves."""
     from cli.connection import Need, reach
@@ -104,7 +106,7 @@ async def watch(
 async def stop(
     call: Invocation,
     turn: TurnId,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; kept in the ledger.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the ledger.")] = None,
 ) -> None:
     """Ask a running turn to stop. What it wrote so far is kept."""
     from cli.connection import Need, reach

@@ -45,7 +45,11 @@ class MilepostError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        return f"{self.message} {self.fix}" if self.fix else self.message
+        if not self.fix:
+            return self.message
+        # A message may end with what somebody else said, which need not be a sentence.
+        stop = "" if self.message.endswith((".", "!", "?", "…")) else "."
+        return f"{self.message}{stop} {self.fix}"
 
 
 # --- input ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from cli.commands.run import summarize
 from cli.connection import Reached
 from cli.invocation import Invocation
 from cli.main import commands
+from milepost.domain.errors import InvalidInput
 
 Answer = Callable[[httpx.Request], Any]
 Ask = Callable[..., Result]
@@ -163,3 +164,20 @@ def test_numbers_have_their_nouns_and_what_is_unknown_is_said_so(
     summarize(Invocation(as_json=False, config_file=None), turn)
     assert summary in capsys.readouterr().out
     assert history in ask(lambda request: turn, "turn", "show", "trn_1").stdout
+
+
+def test_help_names_values_as_the_documentation_does(ask: Ask) -> None:
+    for words, shown in (
+        (("run",), ["--workspace DIR", "--agent ID", "--script FILE"]),
+        (("session", "list"), ["--limit N"]),
+        (("effects", "list"), ["--turn TURN", "--state STATE", "--limit N"]),
+    ):
+        text = ask(lambda request: {}, *words, "--help").stdout
+        assert [value for value in shown if value not in text] == []
+
+
+def test_an_error_and_its_fix_are_two_sentences() -> None:
+    said = InvalidInput("Provider 'far' answered 401: Bad key [hidden]", fix="Check the key.")
+    assert str(said) == "Provider 'far' answered 401: Bad key [hidden]. Check the key."
+    assert str(InvalidInput("No.", fix="Yes.")) == "No. Yes."
+    assert str(InvalidInput("as it was said")) == "as it was said"
