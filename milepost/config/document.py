@@ -14,6 +14,7 @@ from milepost.domain.errors import ConfigInvalid
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_NODES = 50_000
+MAX_INTEGER = 2**63 - 1
 
 Path_ = tuple[str | int, ...]
 Position = tuple[int, int]
@@ -84,8 +85,12 @@ def _plain(document: Document, value: Any, path: Path_) -> Any:
     if isinstance(value, CommentedMap):
         result: dict[str, Any] = {}
         for key, item in value.items():
-            name = key if isinstance(key, str) else str(key)
             line, column = _position(value, key)
+            try:
+                name = key if isinstance(key, str) else str(_scalar(document, key, (line, column)))
+            except ValueError:
+                # A list as a key, with such a number inside.
+                raise _too_large(document, (line, column)) from None
             document.positions[*path, name] = (line, column)
             result[name] = _plain(document, item, (*path, name))
         return result
@@ -96,7 +101,7 @@ def _plain(document: Document, value: Any, path: Path_) -> Any:
             document.positions[*path, index] = (line + 1, column + 1)
             items.append(_plain(document, item, (*path, index)))
         return items
-    return _scalar(value)
+    return _scalar(document, value, document.positions.get(path))
 
 
 def _position(mapping: CommentedMap, key: Any) -> Position:
@@ -108,8 +113,16 @@ def _position(mapping: CommentedMap, key: Any) -> Position:
     return line + 1, column + 1
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(document: Document, value: Any, position: Position | None) -> Any:
+    # A number of thousands of digits cannot even be printed in a message.
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise _too_large(document, position)
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value)
     return value
+
+
+def _too_large(document: Document, position: Position | None) -> ConfigInvalid:
+    where = f", line {position[0]}, column {position[1]}" if position else ""
+    return ConfigInvalid(f"{document.path}{where}: the number is too large.", fix="Write a smaller one.")

@@ -20,6 +20,7 @@ from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SEC
 DEFAULT_AGENT = "default"
 SCRIPTED = "scripted"
 MIB = 1024**2
+MAX_MEMORY = 1024**5
 
 ToolName = Literal["read_file", "write_file", "edit_file", "list_dir", "grep", "glob", "bash"]
 
@@ -122,7 +123,7 @@ class AgentSection(Section):
 
 
 class LimitsSection(Section):
-    memory: Annotated[ByteSize, Field(ge=16 * MIB)] = ByteSize(2 * 1024 * MIB)
+    memory: Annotated[ByteSize, Field(ge=16 * MIB, le=MAX_MEMORY)] = ByteSize(2 * 1024 * MIB)
     """Bytes, or with a unit: 512MiB, 2GiB."""
     cpus: Annotated[Number, Field(gt=0, le=1024)] = 2.0
     pids: Annotated[Count, Field(ge=8, le=1_000_000)] = 512

@@ -45,6 +45,30 @@ def test_a_fault_names_its_place_and_the_nearest_known_word(
     assert f"milepost.yaml, line {position[0]}, column {position[1]}" in str(caught.value)
 
 
+HUGE = "0x" + "F" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (f"sandbox:\n  limits:\n    memory: {HUGE}\n", "line 3, column 5: the number is too large"),
+        (f"worker:\n  queues: [{HUGE}]\n", "line 2, column 12: the number is too large"),
+        (f"? {HUGE}\n: 1\n", "line 1, column 3: the number is too large"),
+        (f"? [{HUGE}]\n: 1\n", "line 1, column 3: the number is too large"),
+    ],
+)
+def test_a_number_that_cannot_even_be_printed_is_told_with_its_place(load: Load, text: str, place: str) -> None:
+    with pytest.raises(ConfigInvalid, match=place):
+        load(text)
+
+
+@pytest.mark.parametrize("memory", ["9223372036854775807", "2000000TiB"])
+def test_more_memory_than_a_machine_has_is_refused(load: Load, memory: str) -> None:
+    with pytest.raises(ConfigProblems, match="less than or equal") as caught:
+        load(f"sandbox: {{limits: {{memory: {memory}}}}}\n")
+    assert caught.value.problems[0].key == "sandbox.limits.memory"
+
+
 SECRETS = [
     PROVIDER % "api_key: sk-canary-7f3a",
     PROVIDER % "headers: {Authorization: Bearer sk-canary-7f3a}",

@@ -14,6 +14,8 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from milepost.domain.errors import InvalidInput, PayloadTooLarge
 
 MAX_SCRIPT_BYTES = 32 * 1024 * 1024
+MAX_NUMBER_CHARACTERS = 400
+"""More than any finite float has before its point; Python refuses to print whole numbers of over 4,300 digits."""
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -122,8 +124,11 @@ def json_value(node: Node) -> Any:
 
 def _scalar(node: Node) -> Any:
     raw = str(node.value)
+    tag = str(node.tag).removeprefix(_TAG)
+    if tag in ("int", "float") and len(raw) > MAX_NUMBER_CHARACTERS:
+        raise invalid(line_of(node), f"a number of over {MAX_NUMBER_CHARACTERS} characters.", "Put it in quotes.")
     try:
-        match str(node.tag).removeprefix(_TAG):
+        match tag:
             case "null":
                 return None
             case "bool":
