@@ -77,7 +77,8 @@ async def api(call: Invocation) -> Exit:
 async def worker(
     call: Invocation,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", help="Kind of work to take: turns, models, sandbox. Repeatable.")
+        list[str] | None,
+        typer.Option("--queue", metavar="QUEUE", help="Kind of work to take: turns, models, sandbox. Repeatable."),
     ] = None,
 ) -> Exit:
     """Work on turns, against a Temporal cluster and PostgreSQL."""
@@ -89,8 +90,8 @@ async def worker(
     from workers.runtime import WorkerSettings
 
     config, root = call.config, call.root
-    _require_cluster(config, "worker")
     queues = _queues(queue or list(config.settings.worker.queues))
+    _require_cluster(config, "worker")
     call.log()
     await require_own_packages()
 

@@ -62,6 +62,12 @@ def test_arguments_that_cannot_be_read_are_told_as_json_where_it_was_asked_for(
     assert "{" not in plain.err.splitlines()[-1]
 
 
+def test_an_unknown_queue_is_told_before_anything_else(milepost: Milepost) -> None:
+    done = milepost.run("worker", "--queue", "modles", "--json")
+    assert (done.code, done.error()["field"]) == (2, "queue")
+    assert "turns, models, sandbox" in done.error()["fix"]
+
+
 def test_help_and_version_are_no_failures(milepost: Milepost) -> None:
     assert [milepost.run(*arguments).code for arguments in (["--version"], ["run", "--help"])] == [0, 0]
 
