@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -108,6 +109,17 @@ async def test_a_workspace_of_a_person_below_a_closed_folder(sandbox: OpenSandbo
     for name in ("d", "d/made", "d/written"):
         found = (workspace / name).stat()
         assert (found.st_uid, found.st_gid) == (workspace.stat().st_uid, workspace.stat().st_gid)
+
+
+async def test_a_workspace_that_is_not_writable_has_a_fix_that_works(podman: PodmanProvider, workspace: Path) -> None:
+    os.chmod(workspace, 0o555)  # noqa: PTH101
+    with pytest.raises(SandboxUnavailable, match=r"workspace .* is not writable for its owner .*0555") as caught:
+        await podman.open(spec_of(podman, workspace))
+    assert await podman.owned() == ()
+    command = re.match(r"Run: (chmod .*?)  Or open", str(caught.value.fix))
+    assert command
+    assert await (await asyncio.create_subprocess_shell(command[1])).wait() == 0
+    assert await sh(await podman.open(spec_of(podman, workspace)), "touch f && echo fine") == "fine\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can have a workspace of another user")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.sandboxes import spec_of
 from milepost.domain.errors import InvalidInput, SandboxUnavailable
-from milepost.sandboxes.podman.folder import identity
+from milepost.sandboxes.podman.folder import identity, not_writable
 
 
 def made(workspace: Path, data_root: Path) -> str:
@@ -57,3 +58,16 @@ def test_the_identity_of_a_folder_is_its_own(tmp_path: Path) -> None:
     for path in (Path("relative"), tmp_path / "file", tmp_path / "none", tmp_path / ".." / tmp_path.name, Path("/")):
         with pytest.raises(InvalidInput):
             identity(path)
+
+
+def test_why_a_folder_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my folder"
+    folder.mkdir(mode=0o500)
+    own = not_writable(folder, rootless=True)
+    assert (own.message[:14], str(own.fix)[:18]) == ("The workspace ", "Run: chmod u+rwx '")
+    assert "mode 0500" in own.message
+    monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+    assert 'chown -R "$USER" \'' in str(not_writable(folder, rootless=True).fix)
+    assert "chmod" in str(not_writable(folder, rootless=False).fix), "root's containers run as the owner"
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert "read-only file system" in not_writable(folder, rootless=True).message

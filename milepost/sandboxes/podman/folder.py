@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 from pathlib import Path
 
-from milepost.domain.errors import InvalidInput
+from milepost.domain.errors import InvalidInput, SandboxUnavailable
 
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -36,6 +38,25 @@ def identity(path: Path) -> Identity:
     finally:
         os.close(place)
     return found.st_dev, found.st_ino
+
+
+def not_writable(path: Path, *, rootless: bool) -> SandboxUnavailable:
+    """Why commands cannot write to the Workspace, as far as can be told from outside, and what ends that."""
+    found = path.stat()
+    mode, other = stat.S_IMODE(found.st_mode), "Or open the Session on another folder."
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return SandboxUnavailable(
+            f"The workspace {path} is on a read-only file system.", fix=f"Mount it writable. {other}"
+        )
+    if rootless and found.st_uid != os.getuid():
+        return SandboxUnavailable(
+            f"The workspace {path} belongs to user {found.st_uid}, not to the one who runs Milepost ({os.getuid()}).",
+            fix=f'Run: sudo chown -R "$USER" {shlex.quote(str(path))}  {other}',
+        )
+    return SandboxUnavailable(
+        f"The workspace {path} is not writable for its owner (user {found.st_uid}, mode {mode:04o}).",
+        fix=f"Run: chmod u+rwx {shlex.quote(str(path))}  {other}",
+    )
 
 
 def _refusal(path: Path, error: OSError) -> InvalidInput:

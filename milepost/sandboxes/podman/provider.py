@@ -21,7 +21,7 @@ from milepost.sandboxes.podman import mapping as mappings
 from milepost.sandboxes.podman import spec as specs
 from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
 from milepost.sandboxes.podman.containers import OwnedContainer
-from milepost.sandboxes.podman.folder import Identity, identity
+from milepost.sandboxes.podman.folder import Identity, identity, not_writable
 from milepost.sandboxes.podman.health import HostReport, report
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
 from milepost.sandboxes.podman.service import PodmanService
@@ -207,9 +207,12 @@ class PodmanProvider:
                 facts = (await _first_hello(sandbox))["facts"]
             right = (facts["workspace"].get("dev"), facts["workspace"].get("ino")) == sandbox.folder
             found = selfcheck.problems(facts, spec.network)
-            if right and not found:
+            if right and not found and facts["workspace"]["writable"]:
                 return True
-            if right:
+            if right and not found:
+                rootless = (await self._host(await self._service.api())).rootless
+                error = not_writable(Path(spec.workspace_path), rootless=rootless)
+            elif right:
                 error = SandboxUnavailable(
                     f"The sandbox did not pass its check and was removed: {'; '.join(found)}.",
                     fix=f"See docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
