@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cli.serving import Served, serving
-from milepost.bootstrap.checks import TemporalPart
+from cli.working import Say, working
 from milepost.bootstrap.core import Core, migrate, open_core
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.ownership import foreign_packages
 from milepost.bootstrap.system import worker_name
-from milepost.bootstrap.temporal import embedded, temporal_connection
+from milepost.bootstrap.temporal import TemporalConnection, embedded
 from milepost.config.loading import Config
 from milepost.domain.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from workers.process import ExecutionParts
-
-Say = Callable[[str], None]
-"""Tells a person what happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,8 @@ class Stack:
 async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool, say: Say) -> AsyncIterator[Stack]:
     """Everything in one process: migrations, Temporal (embedded or configured), workers, API. Stops in reverse order.
 
-    The caller holds the lock of the data root. Without `tcp` the API is served on its Unix socket only.
+    The caller holds the lock of the data root. Without `tcp` the API is served on its Unix socket only, for as long as
+    one command takes; with it the process stays, and a configured cluster may be reached later.
 
     Raises:
         InstanceLocked: another process serves the data root's API.
@@ -53,15 +51,16 @@ async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool,
         await migrate(config, root)
         core = await stack.enter_async_context(open_core(config, root))
         say("Starting Temporal ..." if embedded(config) else "Connecting to Temporal ...")
-        temporal = await stack.enter_async_context(temporal_connection(config, root))
+        await core.take_over()
         await core.record_start(role)
-        starter = TemporalStarter(temporal.client, core.ledger.instance_id)
         # On a shared cluster the queues must mean to every worker of the instance what they mean to this one.
         queues = embedded_queues() if embedded(config) else split_queues(host_name())
-        process = WorkerProcess(execution_parts(core), temporal.client, starter, queues)
-        await process.start()
-        stack.push_async_callback(process.stop)
-        part = TemporalPart(temporal.address.ui, temporal.address.namespace, temporal.address.target, temporal.check)
+
+        def make(temporal: TemporalConnection) -> WorkerProcess:
+            starter = TemporalStarter(temporal.client, core.ledger.instance_id)
+            return WorkerProcess(execution_parts(core), temporal.client, starter, queues)
+
+        part = await stack.enter_async_context(working(config, root, make, say, patient=tcp))
         yield Stack(core, await stack.enter_async_context(serving(core, part, role=role, tcp=tcp)))
 
 

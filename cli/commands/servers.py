@@ -15,6 +15,7 @@ from cli.invocation import Invocation, command
 from milepost.domain.errors import ConfigInvalid
 
 if TYPE_CHECKING:
+    from milepost.bootstrap.temporal import TemporalConnection
     from milepost.config.loading import Config
 
 QUEUES = ("turns", "models", "sandbox")
@@ -83,8 +84,8 @@ async def worker(
 ) -> Exit:
     """Work on turns, against a Temporal cluster and PostgreSQL."""
     from cli.stack import execution_parts, require_own_packages
+    from cli.working import working
     from milepost.bootstrap.core import open_core
-    from milepost.bootstrap.temporal import temporal_connection
     from milepost.temporal.starter import TemporalStarter
     from workers.process import WorkerProcess, host_name, split_queues
     from workers.runtime import WorkerSettings
@@ -100,18 +101,16 @@ async def worker(
             root.prepare()
             stack.enter_context(root.lock("worker", shared=True))
             core = await stack.enter_async_context(open_core(config, root))
-            temporal = await stack.enter_async_context(temporal_connection(config, root))
-            section = config.settings.worker
-            process = WorkerProcess(
-                execution_parts(core),
-                temporal.client,
-                TemporalStarter(temporal.client, core.ledger.instance_id),
-                split_queues(host_name(), queues),
-                WorkerSettings(max_workflow_tasks=section.workflow_tasks, max_activities=section.activities),
-            )
             await core.record_start("worker", *queues)
-            await process.start()
-            stack.push_async_callback(process.stop)
+            section = config.settings.worker
+            settings = WorkerSettings(max_workflow_tasks=section.workflow_tasks, max_activities=section.activities)
+
+            def make(temporal: TemporalConnection) -> WorkerProcess:
+                starter = TemporalStarter(temporal.client, core.ledger.instance_id)
+                served = split_queues(host_name(), queues)
+                return WorkerProcess(execution_parts(core), temporal.client, starter, served, settings)
+
+            await stack.enter_async_context(working(config, root, make, call.out.note, patient=True))
             call.out.note(f"Working on: {', '.join(queues)}. Ctrl-C stops.", style="green")
             await stop.wait()
             call.out.note("Stopping ...")

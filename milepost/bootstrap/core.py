@@ -70,6 +70,16 @@ class Core:
             instance_id=self.ledger.instance_id,
         )
 
+    async def take_over(self) -> None:
+        """Go on at once where a killed instance stopped: on SQLite nobody else can be at work.
+
+        The caller owns the data root. On PostgreSQL other processes may be, so there the dead one's leases run out.
+
+        Raises StorageUnavailable.
+        """
+        if self.config.database_url().startswith("sqlite"):
+            await self.ledger.write(lambda tx: tx.leases.clear())
+
     async def record_start(self, *roles: str) -> None:
         """Append `instance.started` to the instance's stream. Raises StorageUnavailable."""
         now = self.clock.now()

@@ -297,6 +297,9 @@ class Leases(Protocol):
 
     def release(self, name: str, owner: str) -> None: ...
 
+    def clear(self) -> None:
+        """Forget all leases. Only for a process that alone may use the ledger: their owners are dead then."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:

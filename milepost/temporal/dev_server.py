@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from temporalio.service import RPCError
 from milepost.domain.errors import TemporalUnavailable
 from milepost.observability.logging import get_logger
 from milepost.temporal.client import TemporalAddress, connect
+from milepost.temporal.store import Store, exercise
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 5.0
@@ -64,7 +66,7 @@ class DevServer:
     """
 
     def __init__(self, database: Path | None, log: Path, *, port: int = 0, ui_port: int = 0) -> None:
-        self._database = database
+        self._store = None if database is None else Store(database, log)
         self._log_path = log
         self._port = port
         self._ui_port = ui_port
@@ -89,16 +91,30 @@ class DevServer:
     async def _first_launch(self) -> TemporalAddress:
         self._port, self._ui_port = _ports(self._port, self._ui_port)
         try:
-            return await self._launch()
+            return await self._launch_on_store()
         except TemporalUnavailable:
-            if await _accepts(self._port) or await _accepts(self._ui_port):
-                # Somebody else took a port since it was looked at.
-                self._port, self._ui_port = _ports(0, 0)
-            elif self._database is not None and self._database.exists() and self._store_is_bad():
-                _log.warning("temporal.store_archived", file=str(self._archive()))
-            else:
+            if not (await _accepts(self._port) or await _accepts(self._ui_port)):
                 raise
+            # Somebody else took a port since it was looked at.
+            self._port, self._ui_port = _ports(0, 0)
+            return await self._launch_on_store()
+
+    async def _launch_on_store(self) -> TemporalAddress:
+        """Start on the store that is there, or on a fresh one if the server cannot work with it."""
+        store = self._store
+        if store is None or not store.exists():
             return await self._launch()
+        try:
+            address = await self._launch()
+            await exercise(await connect(replace(address, namespace=self._marker)))
+            if not store.is_refused():
+                return address
+            await self._end()
+        except TemporalUnavailable:
+            if not store.is_refused():
+                raise
+        _log.warning("temporal.store_archived", file=str(store.archive()))
+        return await self._launch()
 
     async def stop(self) -> None:
         """Stop the server; kill it after 5 s."""
@@ -131,7 +147,7 @@ class DevServer:
                 _log.error("temporal.server_ended", code=code, log=str(self._log_path))
             await asyncio.sleep(min(RESTART_FIRST_SECONDS * 2**failures, RESTART_MAX_SECONDS))
             try:
-                await self._launch()
+                await self._launch_on_store()
             except (TemporalUnavailable, OSError) as error:
                 failures = min(failures + 1, 10)
                 _log.error("temporal.server_not_restarted", detail=str(error))
@@ -144,8 +160,8 @@ class DevServer:
         arguments = ["server", "start-dev", "--ip", "127.0.0.1", "--port", str(self._port)]
         arguments += ["--ui-port", str(self._ui_port), "--log-level", "warn"]
         arguments += ["--namespace", self._marker]
-        if self._database is not None:
-            arguments += ["--db-filename", str(self._database)]
+        if self._store is not None:
+            arguments += ["--db-filename", str(self._store.path)]
         for queue in _POLL_LIMITS:
             arguments += ["--dynamic-config-value", f"history.{queue}ProcessorMaxPollRPS=2000"]
         # Opened for writing: the log tells about this start only, so it cannot grow from start to start.
@@ -156,6 +172,8 @@ class DevServer:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # It needs nothing of this process's environment, which holds keys of providers.
+                env={},
                 start_new_session=True,
                 preexec_fn=_die_with_parent(),
             )
@@ -188,25 +206,10 @@ class DevServer:
             return False
         return True
 
-    def _store_is_bad(self) -> bool:
-        tail = self._log_tail().lower()
-        return any(word in tail for word in ("sqlite", "schema", "database", "malformed"))
-
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
             return self._log_path.read_text("utf-8", "replace")[-600:].strip()
         return ""
-
-    def _archive(self) -> Path:
-        database = self._database
-        if database is None:
-            raise ValueError("There is no store to archive.")
-        target = database.with_name(f"{database.name}.unreadable-{int(time.time())}")
-        for suffix in ("", "-wal", "-shm"):
-            source = database.with_name(database.name + suffix)
-            if source.exists():
-                source.rename(target.with_name(target.name + suffix))
-        return target
 
 
 async def _accepts(port: int) -> bool:

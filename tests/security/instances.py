@@ -74,6 +74,21 @@ class Instance:
         """The turns, newest first."""
         return list(self.get(f"/sessions/{session_id}/history")["turns"])
 
+    def output(self, turn_id: str) -> str:
+        """The text so far."""
+        response = self.call("GET", f"{API}/turns/{turn_id}/output")
+        assert response.is_success, response.text
+        return response.text
+
+    def first_text(self, session_id: str) -> str:
+        """The first piece of an answer that streams in the Session."""
+        with self._http.stream("GET", f"{API}/sessions/{session_id}/events") as response:
+            for line in response.iter_lines():
+                frame = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
+                if frame.get("type") == "delta":
+                    return str(frame["data"]["text"])
+        raise AssertionError("the stream ended without a delta")
+
     def follow(self, session_id: str, turn_id: str) -> list[Any]:
         """The frames of the live stream until the turn has ended."""
         query = {"until_turn": turn_id}

@@ -1,0 +1,7 @@
+"""Instances of this area."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import milepost
+
+__all__ = ["milepost"]
