@@ -25,6 +25,10 @@ from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.finishing import tool_event_key
 from milepost.services.sessions import MAX_PAGE
 
+PAGE_BYTES = 8 * 1024 * 1024
+"""Of what one page is made from; a page with larger turns has fewer of them than asked for, at least one."""
+FIRST_STEP = 4
+
 _TYPES = tuple(
     cls.TYPE
     for cls in (
@@ -59,17 +63,11 @@ class HistoryService:
     async def page(
         self, session_id: str, *, before: int | None = None, limit: int = 50, superseded: bool = False
     ) -> HistoryPage:
-        """Turns with number < `before`, newest first. Raises SessionNotFound."""
+        """Turns with number < `before`, newest first, fewer than `limit` if they are large. Raises SessionNotFound."""
         bounded = max(1, min(limit, MAX_PAGE))
-
-        def body(tx: LedgerTx) -> HistoryPage:
-            tx.sessions.get(session_id)
-            turns = tx.turns.page(session_id, before_number=before, limit=bounded + 1)
-            shown = turns[:bounded]
-            entries = _entries(tx, session_id, [turn for turn in shown if superseded or not turn.superseded])
-            return HistoryPage(session_id, entries, shown[-1].number if len(turns) > bounded else None)
-
-        return await self._ledger.read(body)
+        return await self._ledger.read(
+            lambda tx: _page(tx, session_id, before=before, limit=bounded, superseded=superseded)
+        )
 
     async def entry(self, turn_id: str) -> HistoryEntry:
         """One turn. Raises TurnNotFound."""
@@ -113,13 +111,42 @@ class HistoryService:
         return await self._ledger.read(body)
 
 
+def _page(tx: LedgerTx, session_id: str, *, before: int | None, limit: int, superseded: bool) -> HistoryPage:
+    tx.sessions.get(session_id)
+    entries: list[HistoryEntry] = []
+    passed, held, step = 0, 0, FIRST_STEP
+    while True:
+        asked = min(step, limit - passed)
+        turns = tx.turns.page(session_id, before_number=before, limit=asked + 1)
+        shown = turns[:asked]
+        wanted = [turn for turn in shown if superseded or not turn.superseded]
+        sized = _sized_entries(tx, session_id, wanted)
+        for turn in shown:
+            if turn.turn_id in sized:
+                entry, size = sized[turn.turn_id]
+                held += size
+                if entries and held > PAGE_BYTES:
+                    return HistoryPage(session_id, tuple(entries), before)
+                entries.append(entry)
+            before = turn.number
+        passed, step = passed + len(shown), 2 * step
+        if len(turns) <= asked:
+            return HistoryPage(session_id, tuple(entries), None)
+        if passed >= limit:
+            return HistoryPage(session_id, tuple(entries), before)
+
+
 def _entry(tx: LedgerTx, *, turn_id: str) -> HistoryEntry:
     turn = tx.turns.get(turn_id)
-    return _entries(tx, turn.session_id, [turn])[0]
+    return _sized_entries(tx, turn.session_id, [turn])[turn_id][0]
 
 
-def _entries(tx: LedgerTx, session_id: str, turns: list[Turn]) -> tuple[HistoryEntry, ...]:
+def _sized_entries(tx: LedgerTx, session_id: str, turns: list[Turn]) -> dict[str, tuple[HistoryEntry, int]]:
+    """By turn id: the entry, and the bytes of what it was made from."""
     by_turn: dict[str, list[Event]] = {turn.turn_id: [] for turn in turns}
-    for item in tx.events.read_turns(session_id, list(by_turn), types=_TYPES):
-        by_turn[item.turn_id or ""].append(decode_event(item.type, item.version, item.payload))
-    return tuple(history_entry(turn, by_turn[turn.turn_id]) for turn in turns)
+    sizes = {turn.turn_id: len(turn.request.text.text) for turn in turns}
+    for item in tx.events.read_turns(session_id, list(by_turn), types=_TYPES) if turns else ():
+        turn_id = item.turn_id or ""
+        by_turn[turn_id].append(decode_event(item.type, item.version, item.payload))
+        sizes[turn_id] += len(item.payload)
+    return {turn.turn_id: (history_entry(turn, by_turn[turn.turn_id]), sizes[turn.turn_id]) for turn in turns}

@@ -24,6 +24,7 @@ from milepost.ledger.codec import decode_event, to_json
 from milepost.ports.ledger import Delta, Ledger, LedgerTx
 from milepost.ports.notifier import Notifier
 from milepost.ports.system import Clock
+from milepost.services.batches import bounded_batch
 
 _CURSOR = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,18}))?")
 _CLOSING_TOPIC = "live.closing"
@@ -31,6 +32,8 @@ _SETTLED = 2**62
 _TERMINAL = tuple(cls.TYPE for cls in TERMINAL_TURN_EVENTS)
 EVENT_BATCH = 64
 DELTA_BATCH = 500
+BATCH_BYTES = 1024 * 1024
+"""What a reader that takes nothing holds at most, unless a single event is larger."""
 KEEPALIVE_SECONDS = 10.0
 """Below the 15 s at which proxies begin to cut idle streams."""
 
@@ -182,8 +185,8 @@ class LiveService:
         return Frame("snapshot", reader.cursor, data)
 
     def _read(self, tx: LedgerTx, *, reader: _Reader, at: int) -> _Batch:
-        events = tx.events.read(reader.session_id, after=reader.cursor.seq, limit=EVENT_BATCH)
-        if len(events) == EVENT_BATCH:
+        events, more = _events_after(tx, reader.session_id, reader.cursor.seq)
+        if more:
             # Deltas wait until the reader has caught up with the events, so that order holds.
             return _Batch(events, more=True)
         ended = reader.until_turn is not None and tx.turns.get(reader.until_turn).state.terminal
@@ -192,7 +195,7 @@ class LiveService:
             return _Batch(events, ended=ended)
         begun = any(stored.type == TurnBegun.TYPE and stored.turn_id == turn.turn_id for stored in events)
         after = 0 if begun else reader.cursor.delta
-        deltas = tx.deltas.read(reader.session_id, turn.turn_id, after=after, limit=DELTA_BATCH)
+        deltas, more = _deltas_after(tx, turn, after)
         resumed = turn.turn_id != reader.turn_id and not begun
         return _Batch(
             events,
@@ -201,7 +204,7 @@ class LiveService:
             voided=_voided_before(tx, turn, reader.cursor.seq) if resumed else {},
             fences=_fences(tx, {delta.effect_id for _, delta in deltas}, reader),
             status=None if events or deltas else _status(tx, turn, at),
-            more=len(deltas) == DELTA_BATCH,
+            more=more,
             ended=ended,
         )
 
@@ -256,6 +259,21 @@ class LiveService:
             "text": delta.text,
         }
         yield Frame("delta", reader.cursor, data)
+
+
+def _events_after(tx: LedgerTx, session_id: str, seq: int) -> tuple[list[StoredEvent], bool]:
+    def read(last: StoredEvent | None, limit: int) -> list[StoredEvent]:
+        return tx.events.read(session_id, after=seq if last is None else last.seq, limit=limit)
+
+    return bounded_batch(read, lambda stored: len(stored.payload), count=EVENT_BATCH, max_bytes=BATCH_BYTES)
+
+
+def _deltas_after(tx: LedgerTx, turn: Turn, position: int) -> tuple[list[tuple[int, Delta]], bool]:
+    def read(last: tuple[int, Delta] | None, limit: int) -> list[tuple[int, Delta]]:
+        return tx.deltas.read(turn.session_id, turn.turn_id, after=position if last is None else last[0], limit=limit)
+
+    # A character takes up to four bytes in memory.
+    return bounded_batch(read, lambda item: 4 * len(item[1].text), count=DELTA_BATCH, max_bytes=BATCH_BYTES)
 
 
 def _void(reader: _Reader, turn_id: str, effect_id: str, attempt: int) -> Frame:

@@ -9,6 +9,7 @@ import pytest
 
 from milepost.domain.content import Content
 from milepost.domain.turns import TurnState
+from milepost.services import history as history_module
 from tests.api.stack import AGENT, Stack
 
 NASTY = "a\0b \ud800 \u2028"
@@ -63,6 +64,29 @@ async def test_history_is_paged(stack: Stack) -> None:
             break
         query["cursor"] = page["next_cursor"]
     assert seen == [5, 4, 3, 2, 1]
+
+
+async def test_pages_of_large_turns_are_shorter(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await stack.open_session()
+    for n in range(12):
+        turn = await stack.begin(session, f"request {n}")
+        work = stack.work(session, turn["turn_id"])
+        await work.start_agent()
+        # The second turn alone is over the bound.
+        await work.run_tool(Content("z" * (90_000 if n == 1 else 10_000)))
+        await work.end()
+    monkeypatch.setattr(history_module, "PAGE_BYTES", 64_000)
+    seen: list[list[int]] = []
+    query: dict[str, int] = {"limit": 10}
+    while True:
+        page = (await stack.client.get(f"/api/v1/sessions/{session}/history", params=query)).json()
+        seen.append([turn["number"] for turn in page["turns"]])
+        if page["next_cursor"] is None:
+            break
+        query["cursor"] = page["next_cursor"]
+    assert [number for numbers in seen for number in numbers] == list(range(12, 0, -1))
+    assert all(1 <= len(numbers) <= 6 for numbers in seen)
+    assert [2] in seen
 
 
 async def test_effects_are_listed_by_turn_and_state_in_pages(stack: Stack) -> None:

@@ -6,13 +6,15 @@ import asyncio
 import json
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from api.live import frame_text
+from milepost.domain.content import Content
 from milepost.services import live as live_module
 from milepost.services.catalog import Services
-from milepost.services.live import Cursor
+from milepost.services.live import Cursor, LiveService
 from milepost.services.sessions import OpenSession
 from milepost.services.turns import BeginTurn
 from tests.api.readers import Transcript
@@ -142,6 +144,53 @@ async def test_a_long_past_is_read_in_order(
         transcript.apply(frame)
     assert transcript.seqs == list(range(1, 154))
     assert transcript.texts == {spec.effect_id: "now"}
+
+
+async def test_large_pieces_are_read_in_batches_of_bounded_bytes(
+    opened: OpenLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "KEEPALIVE_SECONDS", 3600.0)
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    for _ in range(12):
+        await work.run_tool(Content("z" * 240_000))
+    spec, attempt = await work.start_call()
+    piece = "w" * 60_000
+    await work.say_pieces(spec, attempt, 0, [piece] * 12)
+    batches = []
+    read = live_module.LiveService._read
+
+    def watched(self: LiveService, *args: Any, **kwargs: Any) -> Any:
+        batches.append(read(self, *args, **kwargs))
+        return batches[-1]
+
+    monkeypatch.setattr(live_module.LiveService, "_read", watched)
+    async with asyncio.timeout(30):
+        frames = await _frames(services, work.session_id, "0", 1 + 3 + 12 + 12)
+    assert [frame["type"] for frame in frames] == ["snapshot"] + ["event"] * 15 + ["delta"] * 12
+    transcript = Transcript()
+    for frame in frames:
+        transcript.apply(frame)
+    assert transcript.seqs == list(range(1, 16))
+    assert transcript.texts == {spec.effect_id: piece * 12}
+    held = [sum(len(event.payload) for event in batch.events) for batch in batches]
+    held += [sum(4 * len(delta.text) for _, delta in batch.deltas) for batch in batches]
+    assert max(held) <= live_module.BATCH_BYTES
+    assert len(batches) >= 5
+
+
+async def test_a_piece_over_the_bound_is_still_read(
+    opened: OpenLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "BATCH_BYTES", 10)
+    monkeypatch.setattr(live_module, "KEEPALIVE_SECONDS", 3600.0)
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    spec, attempt = await work.start_call()
+    await work.say_pieces(spec, attempt, 0, ["a longer piece", "another one"])
+    async with asyncio.timeout(30):
+        frames = await _frames(services, work.session_id, "0", 1 + 3 + 2)
+    assert [frame["type"] for frame in frames] == ["snapshot"] + ["event"] * 3 + ["delta"] * 2
 
 
 async def test_closing_ends_all_readers_and_later_ones_follow(opened: OpenLedger, tmp_path: Path) -> None:
