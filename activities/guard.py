@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from temporalio import activity
@@ -24,6 +25,17 @@ async def _beat() -> None:
         # The start itself counts as a beat, so a short call costs the server none.
         await asyncio.sleep(HEARTBEAT_SECONDS)
         activity.heartbeat()
+
+
+@asynccontextmanager
+async def heartbeats() -> AsyncIterator[None]:
+    """Send heartbeats while the block runs; for work that a cancellation shall not cut short."""
+    beat = asyncio.ensure_future(_beat())
+    try:
+        yield
+    finally:
+        beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
 
 
 def cancel_requested() -> bool:

@@ -12,7 +12,7 @@ from temporalio import activity
 
 from activities.boundary import boundary
 from activities.conversation import Conversations, TurnContext
-from activities.guard import Stopped, guarded
+from activities.guard import Stopped, guarded, heartbeats
 from milepost.contracts.activities import (
     END_CALLS,
     RUN_TOOL,
@@ -197,7 +197,8 @@ class ToolActivities:
     async def end_calls(self, params: EndCallsParams) -> EndCallsResult:
         """Kill the calls of a turn that no attempt attends to, and record how each ended."""
         with boundary():
-            return EndCallsResult(await self.close_calls(params.turn_id, params.session_id))
+            async with heartbeats():
+                return EndCallsResult(await self.close_calls(params.turn_id, params.session_id))
 
     async def close_calls(self, turn_id: str, session_id: str) -> int:
         """End the open attachable calls of a turn in this host's container; return how many have a known end now.

@@ -264,6 +264,7 @@ END_CALLS = ActivityContract(
     start_to_close=timedelta(seconds=60),
     # The host that has the container may be gone for good: then the turn must end all the same.
     schedule_to_start=timedelta(seconds=20),
+    heartbeat=timedelta(seconds=6),
     retry=RetryRule(maximum_attempts=2),
 )
 
