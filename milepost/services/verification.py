@@ -1,0 +1,148 @@
+"""Checking a ledger: hash chains, and that every ended turn has exactly one terminal event, the last of its events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from milepost.domain.errors import LedgerCorrupt
+from milepost.domain.events import LATE_EVENTS, TERMINAL_TURN_EVENTS, TurnBegun
+from milepost.domain.turns import TurnState
+from milepost.ledger.chain import GENESIS, StoredEvent, verify_chain
+from milepost.ports.ledger import Ledger, LedgerTx
+from milepost.services.batches import bounded_batch
+
+BATCH_EVENTS = 500
+BATCH_BYTES = 4 * 1024 * 1024
+PAGE = 200
+MAX_FINDINGS = 100
+
+_TERMINAL = {cls.TYPE: TurnState(cls.TYPE.removeprefix("turn.")) for cls in TERMINAL_TURN_EVENTS}
+_LATE = frozenset(cls.TYPE for cls in LATE_EVENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that does not hold, in a sentence."""
+
+    stream_id: str
+    problem: str
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was looked at, and what does not hold: the first 100 findings, and how many there are."""
+
+    streams: int = 0
+    events: int = 0
+    turns: int = 0
+    found: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, stream_id: str, problem: str) -> None:
+        """Count a finding; keep it if there is room."""
+        self.found += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(stream_id, problem))
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The walk over one stream. `ends` has the turns met so far and their terminal states, if any."""
+
+    stream_id: str
+    seq: int = 0
+    hash: bytes = GENESIS
+    ends: dict[str, TurnState | None] = field(default_factory=dict)
+
+
+class VerificationService:
+    """Reads the whole ledger in bounded batches; changes nothing, and may run beside a working instance."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def verify(self) -> Verification:
+        """Check the instance's stream and those of all Sessions. Raises StorageUnavailable."""
+        result = Verification()
+        await self._stream(f"instance/{self._ledger.instance_id}", result)
+        before: str | None = None
+        while True:
+            page = await self._ledger.read(
+                lambda tx, last=before: tx.sessions.page(status=None, before=last, limit=PAGE)  # type: ignore[misc]
+            )
+            for session in page:
+                await self._session(session.session_id, result)
+            if len(page) < PAGE:
+                return result
+            before = page[-1].session_id
+
+    async def _session(self, session_id: str, result: Verification) -> None:
+        # Before the events: what had ended by now has its terminal event among them, whatever goes on meanwhile.
+        states = await self._states(session_id)
+        walked = await self._stream(session_id, result)
+        if walked is None:
+            return
+        result.turns += len(states)
+        for turn_id, state in states.items():
+            end = walked.ends.get(turn_id)
+            if turn_id not in walked.ends:
+                result.add(session_id, f"Turn {turn_id} has no '{TurnBegun.TYPE}' event.")
+            elif state.terminal and end is not state:
+                told = "none" if end is None else f"one of '{end}'"
+                result.add(session_id, f"Turn {turn_id} is '{state}', but its terminal event is {told}.")
+
+    async def _states(self, session_id: str) -> dict[str, TurnState]:
+        states: dict[str, TurnState] = {}
+        before: int | None = None
+        while True:
+            page = await self._ledger.read(
+                lambda tx, last=before: tx.turns.page(session_id, before_number=last, limit=PAGE)  # type: ignore[misc]
+            )
+            states.update((turn.turn_id, turn.state) for turn in page)
+            if len(page) < PAGE:
+                return states
+            before = page[-1].number
+
+    async def _stream(self, stream_id: str, result: Verification) -> _Stream | None:
+        """Walk a stream; None if its chain broke, after which nothing in it can be relied on."""
+        result.streams += 1
+        stream = _Stream(stream_id)
+        more = True
+        while more:
+            events, more, head = await self._ledger.read(lambda tx: _batch(tx, stream))
+            try:
+                stream.seq, stream.hash = verify_chain(events, seq=stream.seq, prev_hash=stream.hash)
+                if not more and head != (stream.seq, stream.hash):
+                    raise LedgerCorrupt(
+                        f"Stream {stream_id}: it ends at seq {stream.seq}, but its head is seq {head[0]}."
+                    )
+            except LedgerCorrupt as error:
+                result.add(stream_id, error.message)
+                return None
+            result.events += len(events)
+            for event in events:
+                _follow(stream, event, result)
+        return stream
+
+
+def _batch(tx: LedgerTx, stream: _Stream) -> tuple[list[StoredEvent], bool, tuple[int, bytes]]:
+    """The next events, whether more may follow, and the stream's head in the same snapshot."""
+
+    def read(last: StoredEvent | None, limit: int) -> list[StoredEvent]:
+        return tx.events.read(stream.stream_id, after=stream.seq if last is None else last.seq, limit=limit)
+
+    events, more = bounded_batch(read, lambda event: len(event.payload), count=BATCH_EVENTS, max_bytes=BATCH_BYTES)
+    return events, more, tx.events.head(stream.stream_id)
+
+
+def _follow(stream: _Stream, event: StoredEvent, result: Verification) -> None:
+    turn_id = event.turn_id
+    if turn_id is None:
+        return
+    ended = stream.ends.get(turn_id)
+    if ended is not None and event.type not in _LATE:
+        result.add(stream.stream_id, f"Turn {turn_id}: '{event.type}' (seq {event.seq}) follows its end.")
+    if event.type == TurnBegun.TYPE:
+        stream.ends.setdefault(turn_id, None)
+    elif event.type in _TERMINAL and ended is None:
+        stream.ends[turn_id] = _TERMINAL[event.type]

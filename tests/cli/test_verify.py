@@ -1,0 +1,131 @@
+"""`milepost verify`: a sound ledger holds, and every way to tamper with it is found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from milepost.domain.content import Content
+from milepost.domain.turns import TurnState
+from milepost.ledger.chain import event_hash
+from milepost.services import verification
+from milepost.services.sessions import OpenSession
+from milepost.services.turns import BeginTurn
+from milepost.services.verification import Verification, VerificationService
+from milepost.storage import open_ledger, open_notifier
+from tests.api.stack import AGENT, Work, make_services
+from tests.cli.conftest import Milepost
+from tests.support.databases import OpenLedger
+
+Tamper = Callable[[sqlite3.Connection], object]
+
+
+async def _fill(opened: OpenLedger, root: Path) -> Work:
+    """Two Sessions: one with an ended turn, which is returned, and a running one; one without turns."""
+    services = make_services(opened.ledger, opened.notifier, root, {})
+    await services.sessions.open(OpenSession(str(root)))
+    session = await services.sessions.open(OpenSession(str(root)))
+    works = []
+    for number in range(2):
+        view = await services.turns.begin(BeginTurn(session.session_id, f"request {number}", agent=AGENT))
+        work = Work(opened.ledger, session.session_id, view.turn.turn_id)
+        await work.start_agent()
+        await work.run_tool(Content("x" * 100))
+        if number == 0:
+            await work.end(TurnState.STOPPED, "enough")
+        works.append(work)
+    return works[0]
+
+
+@pytest.mark.parametrize("batch", [1, 500])
+async def test_a_sound_ledger_holds(
+    opened: OpenLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(verification, "BATCH_EVENTS", batch)
+    monkeypatch.setattr(verification, "PAGE", min(batch, 200))
+    await _fill(opened, tmp_path)
+    found = await VerificationService(opened.ledger).verify()
+    assert (found.found, found.findings) == (0, [])
+    # The instance's stream, which has nothing here, and two Sessions.
+    assert (found.streams, found.turns) == (3, 2)
+    assert found.events == 9
+
+
+async def _tampered(url: str, root: Path, tamper: Tamper) -> tuple[Verification, Work]:
+    notifier = await open_notifier(url)
+    ledger = await open_ledger(url, notifier)
+    work = await _fill(OpenLedger(ledger, notifier, url), root)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        assert triggers
+        for (name,) in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        tamper(connection)
+        connection.commit()
+    try:
+        return await VerificationService(ledger).verify(), work
+    finally:
+        await ledger.close()
+        await notifier.close()
+
+
+def _append_forged(connection: sqlite3.Connection) -> None:
+    """A second end of the ended turn, with hashes that hold."""
+    stream, turn = connection.execute("SELECT session_id, turn_id FROM turns WHERE state = 'stopped'").fetchone()
+    head, hash_ = connection.execute(
+        "SELECT head_seq, head_hash FROM streams WHERE stream_id = ?", (stream,)
+    ).fetchone()
+    forged = (stream, head + 1, "forged", "turn.completed", 1, 5, turn, b"{}")
+    new = event_hash(hash_, *forged)
+    connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*forged, hash_, new))
+    connection.execute("UPDATE streams SET head_seq = ?, head_hash = ? WHERE stream_id = ?", (head + 1, new, stream))
+
+
+def _sql(statement: str) -> Tamper:
+    return lambda connection: connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "problem"),
+    [
+        (_sql("UPDATE events SET payload = X'7B7D' WHERE seq = 3"), "the hash of seq 3 does not hold"),
+        (_sql("UPDATE events SET at = at + 1 WHERE seq = 3"), "the hash of seq 3 does not hold"),
+        (_sql("DELETE FROM events WHERE seq = 3"), "seq 3 is missing"),
+        (_sql("DELETE FROM events WHERE seq = 8"), "it ends at seq 7, but its head is seq 8"),
+        (
+            _sql("UPDATE turns SET state = 'completed' WHERE state = 'stopped'"),
+            "its terminal event is one of 'stopped'",
+        ),
+        (_sql("UPDATE turns SET state = 'failed' WHERE state = 'running'"), "its terminal event is none"),
+        (_append_forged, "'turn.completed' (seq 9) follows its end"),
+    ],
+)
+async def test_what_was_tampered_with_is_found(sqlite_url: str, tmp_path: Path, tamper: Tamper, problem: str) -> None:
+    found, work = await _tampered(sqlite_url, tmp_path, tamper)
+    assert [finding.stream_id for finding in found.findings] == [work.session_id]
+    assert problem in found.findings[0].problem
+    # The rest is checked all the same.
+    assert (found.found, found.streams) == (1, 3)
+
+
+def test_the_command_tells_by_its_exit_code(milepost: Milepost) -> None:
+    missing = milepost.run("verify", "--json")
+    assert missing.code != 0
+    assert missing.error()["code"] == "schema_outdated"
+    assert milepost.run("db", "upgrade").code == 0
+    assert milepost.run("session", "new", "--json").code == 0
+    done = milepost.run("verify", "--json")
+    assert (done.code, done.json()["ok"], done.json()["events"]) == (0, True, 1)
+    with closing(sqlite3.connect(milepost.home / "milepost.db")) as connection:
+        connection.execute("UPDATE streams SET head_seq = 2 WHERE head_seq = 1")
+        connection.commit()
+    done = milepost.run("verify", "--json")
+    assert (done.code, done.json()["ok"], done.json()["found"]) == (1, False, 1)
+    told = milepost.run("verify")
+    assert told.code == 1
+    assert "it ends at seq 1, but its head is seq 2" in told.out
