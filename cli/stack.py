@@ -29,6 +29,7 @@ class Stack:
 
     core: Core
     served: Served
+    namespace: str
 
 
 @asynccontextmanager
@@ -61,7 +62,8 @@ async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool,
             return WorkerProcess(execution_parts(core), temporal.client, starter, queues)
 
         part = await stack.enter_async_context(working(config, root, make, say, patient=tcp))
-        yield Stack(core, await stack.enter_async_context(serving(core, part, role=role, tcp=tcp)))
+        served = await stack.enter_async_context(serving(core, part, role=role, tcp=tcp))
+        yield Stack(core, served, part.namespace)
 
 
 def execution_parts(core: Core) -> ExecutionParts:

@@ -12,6 +12,7 @@ import typer
 
 from cli.failures import Exit
 from cli.invocation import Invocation, command
+from milepost.bootstrap.data_root import InstanceInfo
 from milepost.domain.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ async def dev(call: Invocation) -> Exit:
         call.root.prepare()
         with call.root.lock("dev"):
             async with running_stack(call.config, call.root, role="dev", tcp=True, say=call.out.note) as stack:
-                _announce(call, stack.served.info.api_url, stack.served.info.temporal_ui)
+                _announce(call, stack.served.info, stack.namespace)
                 await stop.wait()
                 call.out.note("Stopping ...")
 
@@ -68,7 +69,7 @@ async def api(call: Invocation) -> Exit:
             core = await stack.enter_async_context(open_core(config, root))
             await core.record_start("api")
             served = await stack.enter_async_context(serving(core, part, role="api", tcp=True))
-            _announce(call, served.info.api_url, part.ui)
+            _announce(call, served.info, part.namespace)
             await stop.wait()
             call.out.note("Stopping ...")
 
@@ -140,14 +141,15 @@ def _require_cluster(config: Config, role: str) -> None:
         )
 
 
-def _announce(call: Invocation, api_url: str | None, temporal_ui: str | None) -> None:
+def _announce(call: Invocation, info: InstanceInfo, namespace: str) -> None:
     if call.json:
-        call.out.record({"api": api_url, "temporal_ui": temporal_ui or None, "token_file": str(call.root.token)})
+        ui = info.temporal_ui or None
+        call.out.record({"api": info.api_url, "temporal_ui": ui, "token_file": str(call.root.token)})
         return
     call.out.note("Milepost is ready.", style="bold green")
-    call.out.line(f"  API:      {api_url}/api/v1/openapi.json   (token in {call.root.token})")
-    if temporal_ui:
-        call.out.line(f"  Temporal: {temporal_ui}")
+    call.out.line(f"  API:      {info.api_url}/api/v1/openapi.json   (token in {call.root.token})")
+    if info.temporal_ui:
+        call.out.line(f"  Temporal: {info.temporal_ui}/namespaces/{namespace}")
     call.out.note("  Ctrl-C stops it in order.")
 
 

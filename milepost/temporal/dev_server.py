@@ -18,7 +18,6 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -106,7 +105,7 @@ class DevServer:
             return await self._launch()
         try:
             address = await self._launch()
-            await exercise(await connect(replace(address, namespace=self._marker)))
+            await exercise(await connect(address))
             if not store.is_refused():
                 return address
             await self._end()
@@ -156,7 +155,9 @@ class DevServer:
                 _log.warning("temporal.server_restarted", port=self._port)
 
     async def _launch(self) -> TemporalAddress:
-        address = TemporalAddress(f"127.0.0.1:{self._port}", ui=f"http://127.0.0.1:{self._ui_port}")
+        # Workflows live in the namespace that only this store has: another server on the port can say nothing of them.
+        ui = f"http://127.0.0.1:{self._ui_port}"
+        address = TemporalAddress(f"127.0.0.1:{self._port}", namespace=self._marker, ui=ui)
         arguments = ["server", "start-dev", "--ip", "127.0.0.1", "--port", str(self._port)]
         arguments += ["--ui-port", str(self._ui_port), "--log-level", "warn"]
         arguments += ["--namespace", self._marker]

@@ -55,7 +55,7 @@ def test_run_uses_the_running_instance(instance: Milepost) -> None:
     assert "All is well." in done.out
     assert "Turn 1 completed" in done.out
     assert "milepost history ses_" in done.out
-    assert "/namespaces/default/workflows/" in done.out
+    assert "/namespaces/milepost-" in done.out
 
 
 def test_a_failed_turn_exits_with_one_and_tells_why(instance: Milepost) -> None:
