@@ -43,7 +43,7 @@ def create_app(
         allowed_hosts: `name` or `name:port` beside the loopback names; give the name or address the server is bound to.
         allowed_origins: web origins (`https://name`) beside the instance's own.
         max_live_readers: how many WebSockets and event streams may follow at once.
-        max_body_bytes: limit of a request body; routes without credentials take 4 KiB.
+        max_body_bytes: limit of a request body; routes without credentials take 8 KiB.
 
     Raises:
         ConfigInvalid: a host or origin of another form.

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.problems import http_problem
 
 DEFAULT_MAX_BODY_BYTES = 8 * 1024 * 1024
-MAX_OPEN_BODY_BYTES = 4 * 1024
-"""Of routes that need no credentials: what strangers send is held in memory too."""
+MAX_OPEN_BODY_BYTES = 8 * 1024
+"""Of routes that need no credentials: what strangers send is held in memory too. Room for a token of any escapes."""
 BODY_SECONDS = 60.0
 
 

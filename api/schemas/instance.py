@@ -47,4 +47,4 @@ class Instance(Shape):
 class Login(Body):
     """The instance's token."""
 
-    token: Annotated[str, *at_most(1000)]
+    token: Annotated[str, *at_most(512)]

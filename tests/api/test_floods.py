@@ -162,3 +162,11 @@ async def test_routes_without_credentials_take_small_bodies_only(stack: Stack, a
         assert f"{MAX_OPEN_BODY_BYTES} bytes" in answer.json()["detail"]
     long = await stack.post("/api/v1/sessions", {"workspace": str(stack.root), "title": "z" * MAX_OPEN_BODY_BYTES})
     assert long.status_code != 413
+
+
+async def test_the_longest_token_fits_a_login(stack: Stack) -> None:
+    stack.access.token = "t" * 512
+    async with httpx.AsyncClient(base_url=stack.url) as anyone:
+        assert (await anyone.post("/api/v1/login", json={"token": "t" * 512})).status_code == 204
+        too_long = await anyone.post("/api/v1/login", json={"token": "\U0001f600" * 513})
+        assert (too_long.status_code, too_long.json()["field"]) == (422, "token")
