@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,7 +28,8 @@ SOON = timedelta(seconds=5)
 async def serving(store: Path) -> AsyncIterator[tuple[DevServer, Client]]:
     server = DevServer(store, store.with_name("log"))
     try:
-        yield server, await connect(await server.start())
+        # A namespace that the file has wherever it lies.
+        yield server, await connect(replace(await server.start(), namespace="default"))
     finally:
         await server.stop()
 

@@ -145,8 +145,17 @@ def test_a_key_is_read(form: str) -> None:
     assert parse_key("new", KEY_FORMS[form]) == NEW
 
 
-@pytest.mark.parametrize("text", ["", "correct horse battery staple", base64.b64encode(NEW[:16]).decode(), "é" * 32])
-def test_what_is_no_key_is_refused_without_repeating_it(text: str) -> None:
+NO_KEYS = {
+    "nothing": "",
+    "a passphrase": "correct horse battery staple",
+    "a short one": base64.b64encode(NEW[:16]).decode(),
+    "no ASCII": "é" * 32,
+}
+
+
+@pytest.mark.parametrize("case", NO_KEYS)
+def test_what_is_no_key_is_refused_without_repeating_it(case: str) -> None:
+    text = NO_KEYS[case]
     with pytest.raises(ConfigInvalid) as refused:
         parse_key("new", text)
     assert "openssl rand -base64 32" in str(refused.value) and "'new'" in str(refused.value)

@@ -121,7 +121,8 @@ def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.
         if database == "sqlite":
             _run_commands(watched, session)
         watched.keep("history", instance.history(session))
-        watched.collected.update(asyncio.run(_histories(instance.info["temporal_target"])))
+        address = TemporalAddress(instance.info["temporal_target"], instance.get("/instance")["temporal_namespace"])
+        watched.collected.update(asyncio.run(_histories(address)))
     watched.collected.update(files(watched.milepost.home, without=frozenset({"api.token"})))
     watched.collected.update(files(watched.milepost.folder, without=frozenset({"header"})))
     if watched.database is not None:
@@ -129,6 +130,46 @@ def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.
     _look_around(watched)
     found = leaks(watched.collected, watched.canaries)
     assert not found, "\n".join(found)
+
+
+DATABASE = 'database: {url: "postgresql://somebody@127.0.0.1:1/ledger", password: "env:LEDGER_PASSWORD"}\n'
+CLUSTER = 'temporal: {address: "127.0.0.1:1", api_key: "env:CLUSTER_KEY"}\n'
+PAYLOADS = 'temporal: {encryption: {keys: {one: "env:PAYLOAD_KEY"}, current: one}}\n'
+UNREACHABLE = """
+providers:
+  far: {type: openai_compatible, base_url: "http://127.0.0.1:1/v1", model: m, api_key: "env:FAR_KEY"}
+agents: {default: {provider: far}}
+sandbox: {backend: none}
+api: {port: 0}
+logging: {level: DEBUG}
+"""
+
+
+REFUSED = (
+    (DATABASE + CLUSTER, "dev", "does not answer (ConnectionRefusedError)"),
+    (DATABASE + CLUSTER, "worker", "does not answer (ConnectionRefusedError)"),
+    (DATABASE + CLUSTER, "doctor", "127.0.0.1:1"),
+    (CLUSTER, "run Go", "Temporal does not answer at 127.0.0.1:1"),
+    (PAYLOADS, "run Go", "The secret of the encryption key 'one' is not 32 bytes"),
+)
+
+
+def test_what_cannot_be_reached_tells_no_secret(tmp_path: Path) -> None:
+    names = ("LEDGER_PASSWORD", "CLUSTER_KEY", "PAYLOAD_KEY", "FAR_KEY")
+    canaries = {name: canary(name.lower()) for name in names}
+    started = []
+    for number, (section, command, _) in enumerate(REFUSED):
+        folder = tmp_path / f"project-{number}"
+        folder.mkdir()
+        made = Milepost(tmp_path / f"home-{number}", folder, dict(canaries))
+        made.configure(UNREACHABLE + section)
+        started.append((made, made.start(*command.split())))
+    collected = {}
+    for (made, process), (_, command, said) in zip(started, REFUSED, strict=True):
+        done = made.finish(process)
+        assert done.code and said in done.out + done.err, (command, done)
+        collected[f"{made.folder.name} {command}"] = (done.out + done.err).encode()
+    assert leaks(collected | files(tmp_path, without=frozenset({"api.token"})), canaries) == []
 
 
 def _work(instance: Instance, watched: Watched, session: str) -> None:
@@ -233,8 +274,8 @@ def _look_around(watched: Watched) -> None:
     assert any(place.startswith("environment of") for place in collected)
 
 
-async def _histories(target: str) -> dict[str, bytes]:
-    return await histories(await connect(TemporalAddress(target)))
+async def _histories(address: TemporalAddress) -> dict[str, bytes]:
+    return await histories(await connect(address))
 
 
 def _environments(pid: int) -> dict[str, bytes]:
