@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import hashlib
+import os
 import secrets
 import shutil
 import signal
@@ -72,7 +73,8 @@ class DevServer:
         self._ui_port = ui_port
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        origin = str(database) if database is not None else secrets.token_hex(16)
+        # Resolved: the same store reached through a link is the same store.
+        origin = str(database.resolve()) if database is not None else secrets.token_hex(16)
         self._marker = f"milepost-{hashlib.sha256(origin.encode()).hexdigest()[:16]}"
 
     @property
@@ -253,6 +255,7 @@ def _die_with_parent() -> Callable[[], None] | None:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def set_death_signal() -> None:
+        os.umask(0o077)  # its files are the instance's own
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     return set_death_signal
