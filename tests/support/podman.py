@@ -74,7 +74,14 @@ def _serve(service: PodmanService) -> subprocess.Popen[bytes] | None:
     socket.parent.mkdir(parents=True, exist_ok=True)
     command = service.command(service.host.podman, socket)
     with (socket.parent / "test-service.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=service.environment())
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=service.environment(),
+            cwd=socket.parent,
+        )
     deadline = time.monotonic() + 60
     while not alone(lambda: _answers(str(socket))):
         if process.poll() is not None or time.monotonic() > deadline:
