@@ -88,7 +88,8 @@ async def world(folder: Path, url: str, podman_root: Path, client: Client, *, ga
         session = await sessions.open(OpenSession(str(workspace)))
         begun = await turns.begin(BeginTurn(session.session_id, plan.REQUEST, script=plan.script()))
         target = client.service_client.config.target_host
-        orders = Orders(url, str(blobs), str(podman_root), target, str(folder / "worker.log"))
+        log = str(folder / "worker.log")
+        orders = Orders(url, str(blobs), str(podman_root), target, client.namespace, log)
         yield World(ledger, client, begun.turn, workspace, orders)
     finally:
         for found in await sandboxes.owned():

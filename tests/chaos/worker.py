@@ -53,6 +53,7 @@ class Orders:
     blobs: str
     podman_root: str
     temporal: str
+    namespace: str
     log: str
     point: Point | None = None
     fencing: bool = True
@@ -104,7 +105,7 @@ async def _serve(orders: Orders) -> None:
         stack.push_async_callback(gateway.close)
         sandboxes = PodmanProvider(Path(orders.podman_root), ledger.instance_id)
         stack.push_async_callback(sandboxes.close)
-        client = await connect(TemporalAddress(orders.temporal))
+        client = await connect(TemporalAddress(orders.temporal, orders.namespace))
         parts = _parts(orders, ledger, notifier, gateway, sandboxes)
         process = WorkerProcess(parts, client, TemporalStarter(client, ledger.instance_id), embedded_queues())
         await process.start()
