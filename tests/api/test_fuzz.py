@@ -24,6 +24,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.api.stack import TOKEN, Stack, running_stack
 from tests.api.test_approvals import ask
 
+pytestmark = pytest.mark.slow
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.home import COMMAND_SECONDS, Home, call, cards
 
-pytestmark = [pytest.mark.podman, pytest.mark.timeout(300), pytest.mark.usefixtures("podman_root")]
+pytestmark = [pytest.mark.podman, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("podman_root")]
 
 ASKS = "agents: {default: {approvals: {bash: ask}}}\ntemporal: {port: 0, ui_port: 0}\napi: {port: 0}\n"
 

@@ -21,6 +21,8 @@ from milepost.temporal.client import connect
 from milepost.temporal.dev_server import DevServer
 from milepost.temporal.store import Store
 
+pytestmark = pytest.mark.slow
+
 SOON = timedelta(seconds=5)
 
 

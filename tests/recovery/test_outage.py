@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from milepost.temporal.dev_server import DevServer
 from tests.cli.conftest import SECONDS, Milepost, running
 from tests.security.instances import Instance
+
+pytestmark = pytest.mark.slow
 
 SHORT = 'responses: [{text: "All is well."}]'
 LONG = 'responses: [{text: "' + "word " * 60 + '", delay: 0.05}]'

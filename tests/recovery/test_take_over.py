@@ -11,6 +11,8 @@ from milepost.bootstrap.data_root import DataRoot
 from milepost.config.loading import Config, load_config
 from milepost.ports.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 MINUTE = 60_000_000
 
 

@@ -22,6 +22,8 @@ from tests.security.dumps import files, histories, postgres_rows
 from tests.security.instances import Instance
 from tests.support.openai_server import OpenAIServer, Reply
 
+pytestmark = pytest.mark.slow
+
 CONFIGURATION = """
 providers:
   echo:
