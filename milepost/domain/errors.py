@@ -84,13 +84,6 @@ class PayloadTooLarge(MilepostError):
         )
 
 
-class Forbidden(MilepostError):
-    """The caller may not do this."""
-
-    code = "forbidden"
-    kind = ErrorKind.FORBIDDEN
-
-
 # --- lookups and conflicts --------------------------------------------------------------------------------------
 
 

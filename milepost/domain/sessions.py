@@ -19,12 +19,6 @@ class SessionMode(StrEnum):
     COORDINATOR = "coordinator"
 
 
-SESSION_TRANSITIONS: dict[SessionStatus, frozenset[SessionStatus]] = {
-    SessionStatus.ACTIVE: frozenset({SessionStatus.CLOSED}),
-    SessionStatus.CLOSED: frozenset({SessionStatus.ACTIVE}),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """A folder: the repository boundary of the Sessions that belong to it. `path` is absolute and resolved."""
