@@ -5,9 +5,30 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
-from milepost.domain.providers import ProviderConfig
+from milepost.domain.providers import ModelLimits, ModelTimeouts, ProviderConfig, RecordedProvider, ScriptedProvider
 from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
+
+
+class EndpointConfig(Protocol):
+    """What the configurations of all types that call an HTTP endpoint have in common."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def default_model(self) -> str | None: ...
+    @property
+    def api_key(self) -> str | None: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def secret_headers(self) -> Mapping[str, str]: ...
+    @property
+    def timeouts(self) -> ModelTimeouts: ...
+    @property
+    def limits(self) -> ModelLimits: ...
 
 
 class Provider(Protocol):
@@ -38,7 +59,7 @@ class Factory(Protocol):
 
 def secret_references(config: ProviderConfig) -> Mapping[str, str]:
     """The secret references of a provider by the configuration key that holds each."""
-    if config.type != "openai_compatible":
+    if isinstance(config, ScriptedProvider | RecordedProvider):
         return {}
     references = {f"secret_headers.{name}": reference for name, reference in config.secret_headers.items()}
     return {"api_key": config.api_key, **references} if config.api_key else references

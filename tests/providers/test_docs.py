@@ -8,7 +8,7 @@ from pathlib import Path
 
 from milepost.domain import errors
 from milepost.domain.providers import EndpointProfile, ModelLimits, ModelTimeouts
-from milepost.providers.openai_compatible.calls import MAX_CALLS
+from milepost.providers.calls import MAX_CALLS
 from milepost.providers.scripted.script import parse_script
 
 TEXT = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ from milepost.domain.content import Content
 from milepost.domain.errors import ModelAnswerTooLarge
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling, ToolCallPart, ToolMessage
 from milepost.domain.providers import EndpointProfile, ThinkingReturn
+from milepost.providers.calls import CallAssembler
 from milepost.providers.gateway import Gateway
-from milepost.providers.openai_compatible.calls import CallAssembler
 from tests.providers.conftest import READ, Heard, hear, request, user
 from tests.support.openai_server import OpenAIServer, Reply
 

@@ -261,7 +261,7 @@ async def test_a_server_that_says_no_done_is_fine(endpoint: Endpoint, model_serv
 async def test_a_stall_after_the_finish_reason_ends_soon(
     endpoint: Endpoint, model_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("milepost.providers.openai_compatible.deadlines.TAIL_SECONDS", 0.2)
+    monkeypatch.setattr("milepost.providers.deadlines.TAIL_SECONDS", 0.2)
     model_server.plan(Reply(text="whole", fault="stall", fault_after=3))
     # Far less than the default limits, and than the server's own patience.
     done = (await asyncio.wait_for(hear(endpoint(), request()), 30)).done

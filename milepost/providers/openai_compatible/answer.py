@@ -9,10 +9,10 @@ from milepost.domain.messages import AssistantMessage, FinishReason
 from milepost.domain.providers import EndpointProfile
 from milepost.domain.usage import Usage
 from milepost.ports.models import ModelCompleted, ModelRequest
-from milepost.providers.openai_compatible.calls import parse_object
 from milepost.providers.openai_compatible.model import ChatStream
 from milepost.providers.openai_compatible.state import capture, domain_parts
 from milepost.providers.openai_compatible.usage import last_usage
+from milepost.providers.wire import parse_object
 from milepost.security.redaction import Redactor
 
 MAX_MODEL_NAME = 256

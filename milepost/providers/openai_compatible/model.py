@@ -32,9 +32,9 @@ from pydantic_ai.usage import RequestUsage
 from milepost.domain.errors import ModelAnswerMalformed, ModelAnswerTooLarge
 from milepost.domain.providers import EndpointProfile, ThinkingReturn
 from milepost.ports.models import ReasoningDelta, TextDelta
-from milepost.providers.openai_compatible.calls import CallAssembler
-from milepost.providers.openai_compatible.messages import wire_text
+from milepost.providers.calls import CallAssembler
 from milepost.providers.openai_compatible.shapes import tidy
+from milepost.providers.wire import wire_text
 
 _DEFAULT_TAGS = ("<think>", "</think>")
 _NO_TAGS = ("", "")

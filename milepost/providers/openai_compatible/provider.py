@@ -19,15 +19,16 @@ from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider,
 from milepost.domain.tools import ToolDefinition
 from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
+from milepost.providers.deadlines import CallClock
 from milepost.providers.hiding import HiddenDeltas, hidden
+from milepost.providers.http import EndpointTransport, http_client, http_timeout
 from milepost.providers.openai_compatible import health
 from milepost.providers.openai_compatible.answer import completed
-from milepost.providers.openai_compatible.deadlines import CallClock
 from milepost.providers.openai_compatible.failures import model_error
-from milepost.providers.openai_compatible.http import EndpointTransport, http_client, http_timeout
-from milepost.providers.openai_compatible.messages import library_messages, wire_tool_name
+from milepost.providers.openai_compatible.messages import library_messages
 from milepost.providers.openai_compatible.model import ChatModel, ChatStream, library_profile
 from milepost.providers.provider import Providers
+from milepost.providers.wire import wire_tool_name
 
 
 def create(config: ProviderConfig, secrets: SecretStore, providers: Providers) -> Endpoint:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 from milepost.domain.errors import ModelAnswerTooLarge
 from milepost.providers.call_ids import generated_call_id
+from milepost.providers.wire import parse_object
 
 MAX_CALLS = 1_024
 """Of one answer; the agent loop accepts far fewer and says so."""
@@ -119,12 +119,3 @@ class CallAssembler:
 
 def _usable(call_id: str) -> bool:
     return len(call_id) <= MAX_ID_CHARACTERS and call_id.isprintable()
-
-
-def parse_object(text: str) -> dict[str, object] | None:
-    """The JSON object that `text` is, or None."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

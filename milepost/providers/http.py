@@ -5,13 +5,13 @@ No redirects, nothing from the environment, bounded bodies.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import httpx2
 
 from milepost.domain.errors import ModelAnswerTooLarge, ModelRequestRejected, ModelUnauthorized
-from milepost.domain.providers import OpenAICompatibleProvider
 from milepost.ports.secrets import SecretStore
+from milepost.providers.provider import EndpointConfig
 from milepost.security.redaction import Redactor
 
 ERROR_BODY_BYTES = 64 * 1024
@@ -21,14 +21,14 @@ _KEPT_HEADERS = frozenset({b"host", b"accept", b"content-type", b"content-length
 """Set by the library and sent on; its other headers describe this machine or come from the environment."""
 
 
-def http_client(config: OpenAICompatibleProvider, transport: EndpointTransport) -> httpx2.AsyncClient:
+def http_client(config: EndpointConfig, transport: EndpointTransport) -> httpx2.AsyncClient:
     """A client whose every request goes through `transport`."""
     return httpx2.AsyncClient(
         transport=transport, timeout=http_timeout(config), follow_redirects=False, trust_env=False
     )
 
 
-def http_timeout(config: OpenAICompatibleProvider) -> httpx2.Timeout:
+def http_timeout(config: EndpointConfig) -> httpx2.Timeout:
     """Connect, and the longest wait between two pieces of a body."""
     return httpx2.Timeout(config.timeouts.idle, connect=config.timeouts.connect)
 
@@ -39,9 +39,20 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
     Credentials are added here, after every library, so that none of them holds, logs or reports a key.
     """
 
-    def __init__(self, config: OpenAICompatibleProvider, secrets: SecretStore) -> None:
+    def __init__(
+        self,
+        config: EndpointConfig,
+        secrets: SecretStore,
+        *,
+        key_header: str = "Authorization",
+        fixed: Mapping[str, str] | None = None,
+    ) -> None:
+        """`key_header` carries the API key, as a bearer token if it is `Authorization`; `fixed` are headers of the
+        wire format, which configured ones of the same name replace."""
         self._config = config
         self._secrets = secrets
+        self._key_header = key_header
+        self._fixed = {"User-Agent": "milepost", "Accept-Encoding": "identity", **(fixed or {})}
         self._inner = httpx2.AsyncHTTPTransport(
             trust_env=False, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8)
         )
@@ -63,9 +74,10 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
             hidden.append(values[header])
         if config.api_key:
             key = self._secret(config.api_key)
-            values["Authorization"] = f"Bearer {key}"
+            values[self._key_header] = f"Bearer {key}" if self._key_header == "Authorization" else key
             hidden.append(key)
-        values = {"User-Agent": "milepost", "Accept-Encoding": "identity", **values}
+        configured = {name.lower() for name in values}
+        values = {name: value for name, value in self._fixed.items() if name.lower() not in configured} | values
         self._headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in values.items()]
         # Earlier values stay hidden: calls that were made with them may still be answered.
         self.redact.learn(*hidden)
@@ -106,7 +118,7 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, config: OpenAICompatibleProvider, *, failed: bool) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, config: EndpointConfig, *, failed: bool) -> None:
         self._inner = inner
         self._config = config
         self._failed = failed

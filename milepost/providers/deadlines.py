@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from milepost.domain.errors import ModelTimedOut
-from milepost.domain.providers import OpenAICompatibleProvider
+from milepost.providers.provider import EndpointConfig
 
 TAIL_SECONDS = 10.0
 """How long to wait for usage after the finish reason; the answer is whole already."""
@@ -17,7 +17,7 @@ class CallClock:
     The idle time between two pieces is the HTTP client's to watch: comments that keep a stream alive count there.
     """
 
-    def __init__(self, config: OpenAICompatibleProvider) -> None:
+    def __init__(self, config: EndpointConfig) -> None:
         self._name = config.name
         self._limits = config.timeouts
         self._began = asyncio.get_running_loop().time()
