@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
@@ -11,6 +12,7 @@ from milepost.domain.events import AgentStarted, EffectReconciled, Event, ModelC
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
+    ImagePart,
     Message,
     ProviderState,
     ToolCallPart,
@@ -105,7 +107,8 @@ class Conversations:
     async def _load(self, message: Message) -> Message:
         match message:
             case UserMessage():
-                return UserMessage(await self._whole(message.text))
+                images = [await self._image(image) for image in message.images]
+                return UserMessage(await self._whole(message.text), tuple(images))
             case ToolMessage():
                 # The model gets the bounded text; the whole output is in the ledger for people and for paging tools.
                 return message
@@ -115,6 +118,9 @@ class Conversations:
                 if state is not None and state.data.blob is not None:
                     state = ProviderState(state.provider, state.model, await self._whole(state.data))
                 return AssistantMessage(parts, state)
+
+    async def _image(self, image: ImagePart) -> ImagePart:
+        return replace(image, data=base64.b64encode(await self._contents.load_bytes(image.blob)).decode("ascii"))
 
     async def _part(self, part: AssistantPart) -> AssistantPart:
         if isinstance(part, ToolCallPart) and part.arguments.blob is not None:

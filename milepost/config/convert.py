@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from milepost.config.document import Path_
-from milepost.config.models import DEFAULT_AGENT, SCRIPTED, AgentSection, Settings, TemporalSection
+from milepost.config.models import (
+    DEFAULT_AGENT,
+    SCRIPTED,
+    AgentSection,
+    ResponseFormatSection,
+    Settings,
+    TemporalSection,
+)
 from milepost.config.problems import nearest
 from milepost.config.providers import (
     DEMO_MODEL,
@@ -19,9 +26,10 @@ from milepost.config.providers import (
 from milepost.config.references import is_reference
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import ConfigInvalid
-from milepost.domain.messages import Sampling
+from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.providers import (
     EndpointProfile,
+    ModelLimits,
     ModelTimeouts,
     OpenAICompatibleProvider,
     ProviderConfig,
@@ -108,11 +116,16 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
             max_tokens=sampling.max_tokens,
             reasoning_effort=sampling.reasoning_effort,
             stop=sampling.stop,
+            response_format=_response_format(sampling.response_format),
         ),
         max_rounds=section.max_rounds,
         approvals={tool: Approval(choice) for tool, choice in section.approvals.items()},
         approval_seconds=section.approval_seconds,
     )
+
+
+def _response_format(section: ResponseFormatSection | None) -> ResponseFormat | None:
+    return None if section is None else ResponseFormat(section.json_schema, section.name, section.strict)
 
 
 def providers(settings: Settings, base: Path) -> dict[str, ProviderConfig]:
@@ -134,6 +147,7 @@ def _provider(name: str, section: ProviderSection, base: Path) -> ProviderConfig
                 headers={key: text for key, text in section.headers.items() if not is_reference(text)},
                 secret_headers={key: text for key, text in section.headers.items() if is_reference(text)},
                 timeouts=ModelTimeouts(**section.timeouts.model_dump()),
+                limits=ModelLimits(**section.limits.model_dump()),
                 profile=_profile(section.profile),
                 model_profiles={model: _profile(profile) for model, profile in section.model_profiles.items()},
             )

@@ -99,12 +99,22 @@ class ApiSection(Section):
     """Further origins a browser may call from (Origin header)."""
 
 
+class ResponseFormatSection(Section):
+    """An answer as JSON."""
+
+    json_schema: dict[str, Any] | None = None
+    """JSON Schema of the answer; without it any JSON object."""
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "answer"
+    strict: bool = True
+
+
 class SamplingSection(Section):
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
     max_tokens: Annotated[Count, Field(gt=0)] | None = None
     reasoning_effort: str | None = None
     stop: tuple[str, ...] = ()
+    response_format: ResponseFormatSection | None = None
 
 
 class AgentSection(Section):

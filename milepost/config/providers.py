@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 
 from milepost.config.references import Headers, SecretReference
-from milepost.config.sections import HttpUrl, Seconds, Section
+from milepost.config.sections import Count, HttpUrl, Seconds, Section
 from milepost.domain.providers import CassetteMode, SystemRole, ThinkingReturn
 
 DEMO_MODEL = "demo"
+MIB = 1024**2
+MAX_BYTES = 1024**3
 
 
 class TimeoutsSection(Section):
@@ -27,6 +29,15 @@ class TimeoutsSection(Section):
     """Of the whole call."""
 
 
+class AnswerLimitsSection(Section):
+    """Bounds of one answer."""
+
+    response_bytes: Annotated[ByteSize, Field(ge=1024, le=MAX_BYTES)] = ByteSize(64 * MIB)
+    event_bytes: Annotated[ByteSize, Field(ge=1024, le=MAX_BYTES)] = ByteSize(8 * MIB)
+    """Of one streamed event."""
+    events: Annotated[Count, Field(ge=1, le=10_000_000)] = 500_000
+
+
 class ProfileSection(Section):
     """What an endpoint can and cannot do; never guessed from a model's name."""
 
@@ -35,6 +46,9 @@ class ProfileSection(Section):
     unsupported: frozenset[Literal["temperature", "top_p", "max_tokens", "reasoning_effort", "stop"]] = frozenset()
     """Sampling settings the endpoint refuses; they are left out, which is recorded."""
     supports_tools: bool = True
+    supports_images: bool = True
+    json_output: Literal["schema", "object", "none"] = "schema"
+    """Whether a wanted JSON format goes out with its schema, as any object, or not at all."""
     stream_usage: bool = True
     """false for servers that refuse `stream_options.include_usage`; usage is then unknown."""
     thinking_field: str | None = None
@@ -60,6 +74,7 @@ class OpenAICompatibleSection(Section):
     headers: Headers = Field(default_factory=dict)
     """Further headers of each request; values may be references."""
     timeouts: TimeoutsSection = TimeoutsSection()
+    limits: AnswerLimitsSection = AnswerLimitsSection()
     profile: ProfileSection = ProfileSection()
     model_profiles: dict[str, ProfileSection] = Field(default_factory=dict)
     """Profiles of single models, used instead of `profile`."""

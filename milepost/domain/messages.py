@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from milepost.domain.content import Content
+from milepost.domain.content import BlobRef, Content
 
 
 class FinishReason(StrEnum):
@@ -35,11 +35,15 @@ class ReasoningPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A call the model asked for. `arguments` is the raw JSON text as the provider sent it, never re-serialized."""
+    """A call the model asked for. `arguments` is the raw JSON text as the provider sent it, never re-serialized.
+
+    `recovered` marks a call that the model wrote as text instead of calling; the Ollama route alone takes those.
+    """
 
     call_id: str
     tool: str
     arguments: Content
+    recovered: bool = False
     kind: Literal["tool_call"] = "tool_call"
 
 
@@ -56,8 +60,26 @@ class ProviderState:
 
 
 @dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image beside a person's text.
+
+    `blob` holds the bytes and says the media type. `data` is the bytes in base64 where the message is on its way to a
+    provider, and empty in the ledger. `name` is what the person called it.
+    """
+
+    blob: BlobRef
+    name: str = ""
+    data: str = ""
+
+    @property
+    def media_type(self) -> str:
+        return self.blob.media_type
+
+
+@dataclass(frozen=True, slots=True)
 class UserMessage:
     text: Content
+    images: tuple[ImagePart, ...] = ()
     kind: Literal["user"] = "user"
 
 
@@ -91,6 +113,18 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """An answer as JSON. `json_schema` is what it must satisfy; None: any JSON object.
+
+    `name` (letters, digits, `_`, `-`) is for the provider. `strict` asks for constrained decoding where there is one.
+    """
+
+    json_schema: dict[str, Any] | None = None
+    name: str = "answer"
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling settings; None leaves the provider's default."""
 
@@ -99,3 +133,4 @@ class Sampling:
     max_tokens: int | None = None
     reasoning_effort: str | None = None
     stop: tuple[str, ...] = field(default=())
+    response_format: ResponseFormat | None = None

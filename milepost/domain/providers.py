@@ -32,6 +32,14 @@ SAMPLING_SETTINGS = frozenset({"temperature", "top_p", "max_tokens", "reasoning_
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """A provider and one of its models; an empty model is the provider's default."""
+
+    provider: str
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointProfile:
     """What an OpenAI-compatible endpoint can and cannot do. Never guessed from a model's name.
 
@@ -41,6 +49,9 @@ class EndpointProfile:
             `max_completion_tokens`, most other servers know `max_tokens`.
         unsupported: names of sampling settings the endpoint refuses; they are left out and recorded.
         supports_tools: False leaves tools out of the request, which is recorded.
+        supports_images: False leaves images out of the request, which is recorded and told to the model.
+        json_output: how `Sampling.response_format` goes out: with its `schema`, as any `object` (the schema is left
+            out, which is recorded), or not at all (`none`, recorded).
         stream_usage: False leaves out `stream_options.include_usage` for servers that refuse it; usage is then unknown.
         thinking_field: delta field of reasoning text; None looks at `reasoning` and `reasoning_content`.
         thinking_tags: tags around reasoning inside the text (each must be a chunk of its own); None takes text as text.
@@ -52,6 +63,8 @@ class EndpointProfile:
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     unsupported: frozenset[str] = frozenset()
     supports_tools: bool = True
+    supports_images: bool = True
+    json_output: Literal["schema", "object", "none"] = "schema"
     stream_usage: bool = True
     thinking_field: str | None = None
     thinking_tags: tuple[str, str] | None = ("<think>", "</think>")
@@ -71,9 +84,10 @@ class ModelTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """Bounds of one answer: bytes on the wire, and streamed events."""
+    """Bounds of one answer: bytes on the wire, bytes of one streamed event, and events."""
 
     response_bytes: int = 64 * 1024 * 1024
+    event_bytes: int = 8 * 1024 * 1024
     events: int = 500_000
 
 
@@ -88,11 +102,12 @@ class ScriptedProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAICompatibleProvider:
-    """An endpoint that speaks OpenAI's chat completions.
+class HttpProvider:
+    """What every provider behind an HTTP address has in common.
 
     `api_key` and the values of `secret_headers` are secret references (`env:NAME`, `file:PATH`); the values of
-    `headers` are sent as they are. No `api_key` means that none is sent.
+    `headers` are sent as they are. No `api_key` means that none is sent. `fallbacks` are tried in order when a call of
+    this provider fails, by agents that have none of their own.
     """
 
     name: str
@@ -103,6 +118,13 @@ class OpenAICompatibleProvider:
     secret_headers: Mapping[str, str] = field(default_factory=dict)
     timeouts: ModelTimeouts = ModelTimeouts()
     limits: ModelLimits = ModelLimits()
+    fallbacks: tuple[Route, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAICompatibleProvider(HttpProvider):
+    """An endpoint that speaks OpenAI's chat completions."""
+
     profile: EndpointProfile = EndpointProfile()
     model_profiles: Mapping[str, EndpointProfile] = field(default_factory=dict)
     type: Literal["openai_compatible"] = "openai_compatible"

@@ -55,7 +55,8 @@ def _parts(parts: tuple[AssistantPart, ...], redact: Redactor) -> list[Assistant
                 shown.append(ReasoningPart(reasoning.feed(part.text)))
             case ToolCallPart():
                 call_id, tool = redact.certain(part.call_id), redact.certain(part.tool)
-                shown.append(ToolCallPart(call_id, tool, Content(redact.certain(part.arguments.text))))
+                arguments = Content(redact.certain(part.arguments.text))
+                shown.append(replace(part, call_id=call_id, tool=tool, arguments=arguments))
     rests = {TextPart: text.end(), ReasoningPart: reasoning.end()}
     # The rest of a channel belongs to its last part: the number of parts is part of a provider's state.
     for index in range(len(shown) - 1, -1, -1):

@@ -109,7 +109,9 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             response.status_code,
             headers=response.headers,
-            stream=_BoundedStream(response.stream, self._config, failed=response.status_code >= 300),
+            stream=_BoundedStream(
+                response.stream, self._config, failed=response.status_code >= 300, separator=_separator(response)
+            ),
             extensions=response.extensions,
         )
 
@@ -117,27 +119,67 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def _separator(response: httpx2.Response) -> bytes:
+    """What ends an event: an empty line in server-sent events, else a line end."""
+    return b"\n\n" if response.headers.get("content-type", "").startswith("text/event-stream") else b"\n"
+
+
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, config: EndpointConfig, *, failed: bool) -> None:
+    """A body of at most so many bytes, each event of it as well; of a refusal, its beginning."""
+
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, config: EndpointConfig, *, failed: bool, separator: bytes
+    ) -> None:
         self._inner = inner
         self._config = config
         self._failed = failed
+        self._separator = separator
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        limit = ERROR_BODY_BYTES if self._failed else self._config.limits.response_bytes
+        limits = self._config.limits
+        limit = ERROR_BODY_BYTES if self._failed else limits.response_bytes
         seen = 0
+        event = _EventSize(self._separator)
         async for piece in self._inner:
             seen += len(piece)
-            if seen <= limit:
-                yield piece
-            elif self._failed:
-                return
-            else:
-                raise ModelAnswerTooLarge(
-                    f"Provider '{self._config.name}' sent more than {limit} bytes in one answer.",
-                    field="limits.response_bytes",
-                    fix="Ask for a shorter answer.",
-                )
+            if seen > limit:
+                if self._failed:
+                    return
+                raise self._too_large("response_bytes", limit, "bytes in one answer")
+            if not self._failed and event.largest(piece) > limits.event_bytes:
+                raise self._too_large("event_bytes", limits.event_bytes, "bytes in one event")
+            yield piece
+
+    def _too_large(self, field: str, limit: int, what: str) -> ModelAnswerTooLarge:
+        return ModelAnswerTooLarge(
+            f"Provider '{self._config.name}' sent more than {limit} {what}.",
+            field=f"limits.{field}",
+            fix=f"Ask for a shorter answer, or raise providers.{self._config.name}.limits.{field}.",
+        )
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _EventSize:
+    """How large the events of a stream are, whichever pieces they come in. Events end with `separator`."""
+
+    def __init__(self, separator: bytes) -> None:
+        self._separator = separator
+        self._tail = b""
+        self._open = 0
+
+    def largest(self, piece: bytes) -> int:
+        """Bytes of the largest event that this piece ended or went on with."""
+        # Line ends may be CRLF, and a separator may lie across two pieces.
+        text = self._tail + piece.replace(b"\r", b"")
+        self._open -= len(self._tail)
+        largest, start = 0, 0
+        while (end := text.find(self._separator, start)) >= 0:
+            largest = max(largest, self._open + end - start)
+            self._open = 0
+            start = end + len(self._separator)
+        self._open += len(text) - start
+        rest = text[start:]
+        self._tail = rest[-(len(self._separator) - 1) :] if len(self._separator) > 1 else b""
+        return max(largest, self._open)

@@ -68,7 +68,8 @@ def _results(message: AssistantMessage, rest: Iterable[Message]) -> list[ToolMes
 def _append_user(result: list[Message], message: UserMessage) -> None:
     last = result[-1] if result else None
     if isinstance(last, UserMessage):
-        result[-1] = UserMessage(Content("\n\n".join(text for text in (last.text.text, message.text.text) if text)))
+        text = "\n\n".join(text for text in (last.text.text, message.text.text) if text)
+        result[-1] = UserMessage(Content(text), (*last.images, *message.images))
     else:
         result.append(message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from milepost.domain.content import INLINE_LIMIT_BYTES, PREVIEW_LIMIT_BYTES, Content
+from milepost.domain.content import INLINE_LIMIT_BYTES, PREVIEW_LIMIT_BYTES, BlobRef, Content
 from milepost.ports.blobs import BlobStore
 
 TEXT = "text/plain; charset=utf-8"
@@ -38,6 +38,10 @@ class Contents:
         if content.blob is None:
             return content.text
         return (await self._blobs.get(content.blob)).decode("utf-8", "surrogatepass")
+
+    async def load_bytes(self, blob: BlobRef) -> bytes:
+        """The whole of a blob that is no text. Raises BlobNotFound."""
+        return await self._blobs.get(blob)
 
     async def stream(self, content: Content) -> AsyncGenerator[bytes, None]:
         """The whole text as bytes (see `text_bytes`) in bounded pieces. Raises BlobNotFound."""

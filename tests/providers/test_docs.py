@@ -32,7 +32,10 @@ def test_every_profile_key_and_limit_is_described() -> None:
     for field in fields(ModelTimeouts):
         seconds = getattr(ModelTimeouts(), field.name)
         assert re.search(rf"\| `timeouts\.{field.name}` \| {seconds:g} s \|", text)
-    assert f"{ModelLimits().response_bytes // 1024**2} MiB, {ModelLimits().events:,} events" in text
+    limits = ModelLimits()
+    assert f"| `limits.response_bytes` | {limits.response_bytes // 1024**2} MiB |" in text
+    assert f"| `limits.event_bytes` | {limits.event_bytes // 1024**2} MiB |" in text
+    assert f"| `limits.events` | {limits.events:,} |" in text
     assert f"{MAX_CALLS:,} tool calls" in text
 
 

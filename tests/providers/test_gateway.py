@@ -183,7 +183,7 @@ async def test_health_tells_what_is_wrong(make_gateway: Make, model_server: Open
 async def test_a_stalled_endpoint_does_not_hold_up_its_health(
     make_gateway: Make, model_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("milepost.providers.openai_compatible.health.CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("milepost.providers.health.CHECK_SECONDS", 0.2)
     model_server.plan(Reply(fault="stall", fault_after=0))
     health = await make_gateway(endpoint_of(model_server)).check("fake")
     assert not health.ok

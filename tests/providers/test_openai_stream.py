@@ -424,8 +424,12 @@ async def test_an_event_of_megabytes_without_a_line_end_is_bounded(
     endpoint: Endpoint, model_server: OpenAIServer
 ) -> None:
     model_server.plan(Reply(events=["data: " + "x" * 3_000_000]))
-    with pytest.raises(ModelAnswerTooLarge):
-        await hear(endpoint(limits=ModelLimits(response_bytes=1_000_000)), request())
+    with pytest.raises(ModelAnswerTooLarge) as caught:
+        await hear(endpoint(limits=ModelLimits(event_bytes=1_000_000)), request())
+    assert caught.value.field == "limits.event_bytes" and "1000000" in caught.value.message
+    # Many events, each within the bound, are no large one.
+    model_server.plan(Reply(text="x" * 9_000, piece=1_000))
+    assert (await hear(endpoint(limits=ModelLimits(event_bytes=2_000)), request())).text == "x" * 9_000
 
 
 async def test_compressed_answers_are_refused(endpoint: Endpoint, model_server: OpenAIServer) -> None:

@@ -25,8 +25,8 @@ from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider,
 from milepost.providers.gateway import Gateway
 from milepost.providers.transcript import CANCELLED, normalize
 from tests.providers.conftest import READ, Secrets, hear, request, user
-from tests.support.openai_rules import violations
 from tests.support.openai_server import OpenAIServer
+from tests.support.validators.openai_chat import violations
 
 TEXTS = st.text(st.characters(), max_size=12) | st.sampled_from(["", " ", "\0", "\ud800x", "a\udfff\0"])
 IDS = st.sampled_from(["c1", "c2", "c3", "", "bad id\n", "x" * 60, "\ud800"])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.support.openai_rules import violations
+from tests.support.validators.openai_chat import violations
 
 MODELS = ("fake-small", "fake-large")
 MAX_BODY = 64 * 1024 * 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydantic_ai.messages import (
+    ImageUrl,
     ModelMessage,
     ModelRequest,
     ModelResponse,
@@ -37,7 +38,7 @@ def library_messages(
             case UserMessage():
                 text = wire_text(message.text.text)
                 # Two neighboring user messages break templates that want roles to alternate.
-                result.append(ModelRequest(parts=[UserPromptPart(f"{prefix}\n\n{text}" if prefix else text)]))
+                result.append(ModelRequest(parts=[_prompt(f"{prefix}\n\n{text}" if prefix else text, message)]))
                 prefix = ""
             case AssistantMessage():
                 ids = wire_ids(message)
@@ -49,6 +50,16 @@ def library_messages(
     if prefix:
         result.insert(0, ModelRequest(parts=[UserPromptPart(prefix)]))
     return result
+
+
+def _prompt(text: str, message: UserMessage) -> UserPromptPart:
+    if not message.images:
+        return UserPromptPart(text)
+    images = [
+        ImageUrl(f"data:{image.media_type};base64,{image.data}", media_type=image.media_type)
+        for image in message.images
+    ]
+    return UserPromptPart([*([text] if text else []), *images])
 
 
 def _response(message: AssistantMessage, ids: Sequence[str], provider: str, model: str) -> ModelResponse:

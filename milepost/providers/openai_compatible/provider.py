@@ -14,20 +14,21 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider as 
 from pydantic_ai.tools import ToolDefinition as LibraryTool
 
 from milepost.domain.errors import MilepostError, ModelIncomplete, ModelRequestRejected, ModelTimedOut
-from milepost.domain.messages import Sampling
+from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider, ProviderConfig
 from milepost.domain.tools import ToolDefinition
 from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
+from milepost.providers import health
 from milepost.providers.deadlines import CallClock
+from milepost.providers.failures import model_error
 from milepost.providers.hiding import HiddenDeltas, hidden
 from milepost.providers.http import EndpointTransport, http_client, http_timeout
-from milepost.providers.openai_compatible import health
 from milepost.providers.openai_compatible.answer import completed
-from milepost.providers.openai_compatible.failures import model_error
 from milepost.providers.openai_compatible.messages import library_messages
 from milepost.providers.openai_compatible.model import ChatModel, ChatStream, library_profile
 from milepost.providers.provider import Providers
+from milepost.providers.settings import json_output, supported, without_images
 from milepost.providers.wire import wire_tool_name
 
 
@@ -61,8 +62,9 @@ class Endpoint:
         self._transport.refresh()
         profile = config.profile_of(request.model)
         diagnostics: list[str] = []
+        conversation = request.messages if profile.supports_images else without_images(request.messages, diagnostics)
         messages = library_messages(
-            request.messages, request.system_prompt, profile.system_role, config.name, request.model
+            conversation, request.system_prompt, profile.system_role, config.name, request.model
         )
         if not messages:
             raise ModelRequestRejected("There is no message to send.", field="messages")
@@ -146,22 +148,23 @@ def _parameters(
     )
 
 
+_LIBRARY_NAMES = {"reasoning_effort": "openai_reasoning_effort", "stop": "stop_sequences"}
+
+
 def _settings(sampling: Sampling, profile: EndpointProfile, diagnostics: list[str]) -> OpenAIChatModelSettings:
-    wanted = {
-        "temperature": ("temperature", sampling.temperature),
-        "top_p": ("top_p", sampling.top_p),
-        "max_tokens": ("max_tokens", sampling.max_tokens),
-        "reasoning_effort": ("openai_reasoning_effort", sampling.reasoning_effort),
-        "stop": ("stop_sequences", list(sampling.stop) or None),
-    }
-    chosen: dict[str, object] = {}
-    for name, (key, value) in wanted.items():
-        if value is None:
-            continue
-        if name in profile.unsupported:
-            diagnostics.append(f"The endpoint does not take '{name}'; it was left out.")
-        else:
-            chosen[key] = value
-    if profile.extra_body:
-        chosen["extra_body"] = dict(profile.extra_body)
+    found = supported(sampling, profile.unsupported, diagnostics)
+    chosen = {_LIBRARY_NAMES.get(name, name): value for name, value in found.items()}
+    body = dict(profile.extra_body)
+    wanted = json_output(sampling, profile, diagnostics)
+    if wanted is not None:
+        body["response_format"] = _response_format(wanted)
+    if body:
+        chosen["extra_body"] = body
     return cast(OpenAIChatModelSettings, chosen)
+
+
+def _response_format(wanted: ResponseFormat) -> dict[str, object]:
+    if wanted.json_schema is None:
+        return {"type": "json_object"}
+    schema = {"name": wanted.name, "schema": wanted.json_schema, "strict": wanted.strict}
+    return {"type": "json_schema", "json_schema": schema}

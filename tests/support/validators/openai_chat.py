@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_IMAGE = re.compile(r"(https?://|data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}\Z)")
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
@@ -35,6 +36,8 @@ def violations(body: Any) -> list[str]:
         names.add(str(name))
         if not isinstance(function.get("parameters", {}), dict):
             found.append(f"tools[{index}]: parameters must be an object")
+    if "response_format" in body:
+        found.extend(_format_problems(body["response_format"]))
     if "tools" in body and not body["tools"]:
         found.append("tools: must not be empty")
     return found
@@ -46,7 +49,9 @@ def _message(message: Any) -> list[str]:
     role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
         return [f"unknown role {role!r}"]
-    found = _text_problems(content) if content is not None else []
+    found = _content_problems(content, role) if content is not None else []
+    if role == "user" and isinstance(content, list):
+        return found
     if role != "assistant":
         if not isinstance(content, str):
             found.append(f"{role} content must be a string")
@@ -68,6 +73,29 @@ def _message(message: Any) -> list[str]:
         if len(set(ids)) != len(ids):
             found.append("tool_calls: an id occurs twice")
     return found
+
+
+def _content_problems(content: Any, role: str) -> list[str]:
+    if role != "user" or not isinstance(content, list):
+        return _text_problems(content)
+    found = [] if content else ["content must not be empty"]
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            found.extend(_text_problems(part.get("text")))
+        elif kind != "image_url" or not _IMAGE.match(str((part.get("image_url") or {}).get("url"))):
+            found.append(f"bad content part {kind!r}")
+    return found
+
+
+def _format_problems(wanted: Any) -> list[str]:
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind in ("text", "json_object"):
+        return []
+    schema = wanted.get("json_schema") if kind == "json_schema" else None
+    if not isinstance(schema, dict) or not _NAME.match(str(schema.get("name"))):
+        return ["response_format: bad type or name"]
+    return [] if isinstance(schema.get("schema"), dict) else ["response_format: the schema is no object"]
 
 
 def _call(call: Any) -> list[str]:

@@ -9,16 +9,16 @@ import json
 import httpx2
 
 from milepost.domain.errors import MilepostError
-from milepost.domain.providers import OpenAICompatibleProvider
 from milepost.ports.models import ModelHealth
 from milepost.providers.faults import detail, status_error
+from milepost.providers.provider import EndpointConfig
 from milepost.security.redaction import Redactor
 
 CHECK_SECONDS = 5.0
 MAX_NAMED = 8
 
 
-async def check(config: OpenAICompatibleProvider, http: httpx2.AsyncClient, redact: Redactor) -> ModelHealth:
+async def check(config: EndpointConfig, http: httpx2.AsyncClient, redact: Redactor) -> ModelHealth:
     """Ask for the model list: reachable, key accepted, default model listed. Never raises for a failure to answer."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
@@ -38,11 +38,11 @@ async def check(config: OpenAICompatibleProvider, http: httpx2.AsyncClient, reda
     return _listed(config, [redact(model) for model in _model_ids(response)])
 
 
-def _bad(config: OpenAICompatibleProvider, text: str, redact: Redactor) -> ModelHealth:
+def _bad(config: EndpointConfig, text: str, redact: Redactor) -> ModelHealth:
     return ModelHealth(config.name, False, text, f"Check that the server behind {redact(config.base_url)} runs.")
 
 
-def _listed(config: OpenAICompatibleProvider, models: list[str]) -> ModelHealth:
+def _listed(config: EndpointConfig, models: list[str]) -> ModelHealth:
     wanted = config.default_model
     if not models or wanted is None or wanted in models:
         count = f"{len(models)} models listed" if models else "no model listed"

@@ -27,12 +27,12 @@ from milepost.domain.errors import (
     ModelTimedOut,
     ModelUnavailable,
 )
-from milepost.domain.providers import OpenAICompatibleProvider
 from milepost.providers.faults import bounded, detail, quota_exhausted, status_error, unauthorized
+from milepost.providers.provider import EndpointConfig
 from milepost.security.redaction import Redactor
 
 
-def model_error(error: Exception, config: OpenAICompatibleProvider, redact: Redactor, *, begun: bool) -> MilepostError:
+def model_error(error: Exception, config: EndpointConfig, redact: Redactor, *, begun: bool) -> MilepostError:
     """The error to raise for `error`; `begun` tells whether any event of the answer had come."""
     ours = next((cause for cause in _chain(error) if isinstance(cause, MilepostError)), None)
     if ours is not None:
@@ -58,7 +58,7 @@ def model_error(error: Exception, config: OpenAICompatibleProvider, redact: Reda
 
 
 def _api_error(
-    error: ModelAPIError, status: int | None, config: OpenAICompatibleProvider, redact: Redactor, begun: bool
+    error: ModelAPIError, status: int | None, config: EndpointConfig, redact: Redactor, begun: bool
 ) -> ModelError:
     in_stream = error.in_stream
     if isinstance(error, ModelHTTPError):
@@ -90,7 +90,7 @@ def _api_error(
     return ModelIncomplete(f"Provider '{config.name}' ended its answer without a finish reason; it is not complete.")
 
 
-def _timed_out(error: Exception, config: OpenAICompatibleProvider) -> ModelTimedOut:
+def _timed_out(error: Exception, config: EndpointConfig) -> ModelTimedOut:
     limits = config.timeouts
     if any(isinstance(cause, httpx2.ConnectTimeout) for cause in _chain(error)):
         return ModelTimedOut(
@@ -100,7 +100,7 @@ def _timed_out(error: Exception, config: OpenAICompatibleProvider) -> ModelTimed
 
 
 def _connection(
-    error: Exception, config: OpenAICompatibleProvider, redact: Redactor, begun: bool
+    error: Exception, config: EndpointConfig, redact: Redactor, begun: bool
 ) -> ModelUnavailable | ModelIncomplete:
     last = list(_chain(error))[-1]
     said = detail(f"{type(last).__name__}: {last}", redact)
