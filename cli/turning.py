@@ -32,7 +32,10 @@ EXIT_BY_STATE = {"completed": Exit.OK, "failed": Exit.FAILED, "interrupted": Exi
 
 @dataclass(slots=True)
 class Order:
-    """What a person asks for. Without `session_id` a Session is opened on `workspace`."""
+    """What a person asks for: a new request, or the one of the turn `retry_of` again.
+
+    Without `session_id` a new request opens a Session on `workspace`.
+    """
 
     text: str
     session_id: str | None = None
@@ -42,6 +45,7 @@ class Order:
     provider: str | None = None
     model: str | None = None
     script: str | None = None
+    retry_of: str | None = None
     turn_id: str = field(default_factory=lambda: UuidIds().new("trn"))
 
 
@@ -71,6 +75,8 @@ def check_order(call: Invocation, order: Order) -> None:
     from milepost.providers.gateway import Gateway
     from milepost.services.sessions import workspace_folder
 
+    if order.retry_of is not None:
+        return
     if order.session_id is None:
         workspace_folder(workspace_of(order), call.root.path)
     config = call.config
@@ -97,7 +103,7 @@ async def carry_out(call: Invocation, order: Order, *, view: LiveView, patient: 
     Raises:
         Any refusal of the instance, ConnectionLost, failures of starting the stack.
     """
-    if not order.text.strip():
+    if order.retry_of is None and not order.text.strip():
         raise InvalidInput("The request has no text.", field="text", fix="Say what the agent shall do.")
     position = Position()
     for remaining in reversed(range(MAX_INSTANCES)):
@@ -114,8 +120,8 @@ async def carry_out(call: Invocation, order: Order, *, view: LiveView, patient: 
 async def one_turn(reached: Reached, order: Order, *, view: LiveView, position: Position, patient: bool = True) -> Json:
     """The turn on one instance. Sending it again after a lost connection does not double it."""
     client = reached.client
-    fresh = order.session_id is None
-    if order.session_id is None:
+    fresh = order.session_id is None and order.retry_of is None
+    if fresh:
         order.session_id = await open_session(client, order)
     try:
         turn = await begin(client, order)
@@ -159,6 +165,8 @@ def workspace_of(order: Order) -> str:
 
 async def begin(client: ApiClient, order: Order) -> Json:
     """Send the turn."""
+    if order.retry_of is not None:
+        return await client.post(f"{API}/turns/{order.retry_of}/retry", {"turn_id": order.turn_id})
     body = {
         "text": order.text,
         "agent": order.agent,

@@ -14,16 +14,19 @@ from api.schemas.turns import (
     ActiveTurn,
     BegunTurn,
     NumberPage,
+    RetryPlan,
     TurnBegin,
     TurnPage,
+    TurnRetry,
     TurnShape,
     TurnStop,
+    one_key,
     turn_fields,
     turn_path,
 )
 from api.texts import TEXT_RESPONSE, text_response
 from milepost.services.catalog import Services
-from milepost.services.turns import TurnView
+from milepost.services.turns import RetryTurn, TurnView
 
 router = APIRouter(prefix="/api/v1", tags=["turns"])
 
@@ -54,7 +57,10 @@ async def begin_turn(
     The same Idempotency-Key (or `idempotency_key`, or `turn_id`) with the same content returns the existing turn with
     200; with other content it is a 409. While a turn of the Session runs, another one is a 409 that names it.
     """
-    view = await services.turns.begin(body.command(session_id, idempotency_key))
+    return _begun(services, await services.turns.begin(body.command(session_id, idempotency_key)))
+
+
+def _begun(services: Services, view: TurnView) -> Response:
     fields = turn_fields(view, services.temporal_link(view.turn.workflow_id)) | {"created": view.created}
     location = {"Location": turn_path(view.turn.turn_id)}
     return reply(BegunTurn.model_validate(fields), 202 if view.created else 200, location)
@@ -106,6 +112,39 @@ async def stop_turn(turn_id: TurnId, services: AppServices, actor: Actor, body: 
     """Asks this turn to stop; asking again changes nothing. A turn that is not running is a 409."""
     view = await services.turns.stop(turn_id, actor=actor, reason=body.reason if body else None)
     return reply(turn_shape(services, view), 202)
+
+
+@router.post(
+    "/turns/{turn_id}/retry",
+    status_code=202,
+    response_model=BegunTurn,
+    responses={
+        200: {"model": BegunTurn | RetryPlan, "description": "A dry run, or the turn an earlier request had made."},
+        **problems(400, 404, 409, 413, 422),
+    },
+    summary="Send a turn's request again",
+)
+async def retry_turn(
+    turn_id: TurnId,
+    services: AppServices,
+    body: TurnRetry | None = None,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """A new turn with the same request, linked to the old one by `retry_of`. The old one stays as it is."""
+    body = body or TurnRetry()
+    key = one_key(idempotency_key, body.idempotency_key)
+    view = await services.turns.retry(RetryTurn(turn_id, body.turn_id, key), dry_run=body.dry_run)
+    if not body.dry_run:
+        return _begun(services, view)
+    text = view.turn.request.text
+    plan = RetryPlan(
+        dry_run=True,
+        session_id=view.turn.session_id,
+        retry_of=turn_id,
+        request=text.text,
+        request_truncated=text.blob is not None,
+    )
+    return reply(plan)
 
 
 @router.get(

@@ -35,12 +35,6 @@ class TurnBegin(Body):
 
     def command(self, session_id: str, header_key: str | None) -> BeginTurn:
         """Raises InvalidInput if header and body name different keys."""
-        if header_key is not None and self.idempotency_key not in (None, header_key):
-            raise InvalidInput(
-                "The Idempotency-Key header and the field idempotency_key differ.",
-                field="idempotency_key",
-                fix="Send one of them, or the same value in both.",
-            )
         return BeginTurn(
             session_id=session_id,
             text=self.text,
@@ -49,14 +43,33 @@ class TurnBegin(Body):
             model=self.model,
             script=self.script,
             turn_id=self.turn_id,
-            idempotency_key=self.idempotency_key or header_key,
+            idempotency_key=one_key(header_key, self.idempotency_key),
         )
+
+
+class TurnRetry(Body):
+    """How to send a request again. `turn_id` (of the new turn) or `idempotency_key` make it harmless to repeat."""
+
+    turn_id: Annotated[str | None, Field(max_length=64)] = None
+    idempotency_key: Annotated[str | None, Field(max_length=200)] = None
+    dry_run: bool = False
 
 
 class TurnStop(Body):
     """Why the turn shall stop."""
 
     reason: Reason | None = None
+
+
+def one_key(header_key: str | None, body_key: str | None) -> str | None:
+    """The idempotency key of a request. Raises InvalidInput if header and body name different keys."""
+    if header_key is not None and body_key not in (None, header_key):
+        raise InvalidInput(
+            "The Idempotency-Key header and the field idempotency_key differ.",
+            field="idempotency_key",
+            fix="Send one of them, or the same value in both.",
+        )
+    return body_key or header_key
 
 
 class NumberPage(Query):
@@ -130,6 +143,11 @@ class TurnShape(Shape):
     reason: str | None
     """Why a stopped or interrupted turn ended."""
     superseded: bool
+    """A rewind took it out of the conversation."""
+    retry_of: str | None
+    """The turn whose request this one sent again."""
+    copied_from: str | None
+    """The turn of another Session that a fork copied."""
     created_at: str
     dispatched_at: str | None
     stop_requested_at: str | None
@@ -141,6 +159,16 @@ class BegunTurn(TurnShape):
     """An accepted turn. `created` is false if an earlier request of the same key or id had made it."""
 
     created: bool
+
+
+class RetryPlan(Shape):
+    """What a retry would do: a new turn of this Session with the same request."""
+
+    dry_run: bool
+    session_id: str
+    retry_of: str
+    request: str
+    request_truncated: bool
 
 
 class TurnPage(Shape):
@@ -177,6 +205,8 @@ def turn_fields(view: TurnView, temporal_url: str) -> dict[str, object]:
         "error": turn_error(turn),
         "reason": turn.error_message if turn.state in (TurnState.STOPPED, TurnState.INTERRUPTED) else None,
         "superseded": turn.superseded,
+        "retry_of": turn.retry_of,
+        "copied_from": turn.copied_from,
         "created_at": rfc3339(turn.created_at),
         "dispatched_at": rfc3339_or_none(turn.dispatched_at),
         "stop_requested_at": rfc3339_or_none(turn.stop_requested_at),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from cli.commands import rewinds
 from cli.invocation import Invocation, command
 from cli.routes import API, Json
 
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
     command(group, "show")(show)
     command(group, "close")(close)
     command(group, "reopen")(reopen)
+    rewinds.register(group)
 
 
 async def new(

@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     command(group, "send")(send)
     command(group, "watch")(watch)
     command(group, "stop")(stop)
+    command(group, "retry")(retry)
     command(group, "show")(show)
 
 
@@ -117,6 +118,45 @@ async def stop(
         call.out.document(found)
     else:
         call.out.line(f"Turn {turn}: {'stop was asked for' if found['state'] == 'running' else found['state']}.")
+
+
+async def retry(
+    call: Invocation,
+    turn: TurnId,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be sent.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the turn is accepted; a running instance does it.")
+    ] = False,
+    wait: Wait = False,
+) -> Exit:
+    """Send a turn's request again, as a new turn of its Session, and follow it to its end."""
+    from rich.markup import escape
+
+    from cli.connection import Need, reach
+    from cli.live import LiveView
+    from cli.output import short
+    from cli.turning import Order, carry_out
+
+    if dry_run or detach:
+        async with reach(call, Need.WRITE) as reached:
+            found = await reached.client.post(f"{API}/turns/{turn}/retry", {"dry_run": dry_run})
+            if detach and not dry_run and reached.info is None:
+                call.out.note("No instance is running: the turn waits until one is (milepost dev).", style="yellow")
+        if call.json:
+            call.out.document(found)
+        elif dry_run:
+            call.out.line(
+                f"A new turn of Session {found['session_id']} would ask: {escape(short(found['request'], 300))}"
+            )
+        else:
+            call.out.line(
+                f"Turn {found['turn_id']} is accepted. Follow it with: milepost turn watch {found['turn_id']}"
+            )
+        return Exit.OK
+    view = LiveView(sys.stderr if call.json else sys.stdout)
+    done = await carry_out(call, Order("", retry_of=turn), view=view, patient=wait or sys.stdin.isatty())
+    show_turn(call, done)
+    return exit_of_turn(done)
 
 
 async def show(call: Invocation, turn: TurnId) -> None:

@@ -26,6 +26,7 @@ from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
 from milepost.services.outcomes import OutcomeService
+from milepost.services.rewinds import RewindService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 from milepost.services.workbench import Workbench
@@ -59,6 +60,9 @@ class Core:
             sessions=sessions,
             turns=turns,
             history=HistoryService(self.ledger),
+            rewinds=RewindService(
+                self.ledger, self.clock, self.ids, networked=self.config.settings.sandbox.network != "none"
+            ),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             live=LiveService(self.ledger, self.notifier, self.clock),

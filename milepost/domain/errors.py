@@ -173,6 +173,13 @@ class TurnNotRunning(MilepostError):
     kind = ErrorKind.CONFLICT
 
 
+class TurnSuperseded(MilepostError):
+    """A rewind took the turn out of the conversation; it cannot be the point of another one."""
+
+    code = "turn_superseded"
+    kind = ErrorKind.CONFLICT
+
+
 class IdempotencyMismatch(MilepostError):
     """The same idempotency key (or turn id) came with other content."""
 

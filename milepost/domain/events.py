@@ -60,6 +60,7 @@ class TurnBegun:
     request: TurnRequest
     workflow_id: str
     idempotency_key: str | None = None
+    retry_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +293,23 @@ class TurnInterrupted:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRewound:
+    """Turns `to_number` + 1 to `last_number` that were live are superseded; 0 is before the first turn.
+
+    Numbers are not used again. `turns` counts what was superseded.
+    """
+
+    TYPE: ClassVar[str] = "session.rewound"
+    VERSION: ClassVar[int] = 1
+    rewind_id: str
+    to_number: int
+    last_number: int
+    turns: int
+    actor: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunStarted:
     """First event of a `run` stream (Automations)."""
 
@@ -358,6 +376,7 @@ Event = (
     | TurnFailed
     | TurnStopped
     | TurnInterrupted
+    | SessionRewound
     | RunStarted
     | RunEnded
     | AttemptStarted
@@ -386,6 +405,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     TurnFailed,
     TurnStopped,
     TurnInterrupted,
+    SessionRewound,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,

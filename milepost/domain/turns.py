@@ -65,6 +65,8 @@ class Turn:
 
     `number` counts a Session's turns from 1. `claimed_run` is the Temporal run id that owns the execution.
     `content_digest` is what idempotency compares. `dispatched_at` is when Temporal acknowledged the start.
+    `superseded`: a rewind took it out of the conversation; nothing of it is deleted. `retry_of` is the turn whose
+    request was sent again. `copied_from` is the turn of another Session that a fork copied; its usage was spent there.
     """
 
     turn_id: str
@@ -85,3 +87,5 @@ class Turn:
     error_message: str | None
     usage: Usage
     superseded: bool
+    retry_of: str | None = None
+    copied_from: str | None = None

@@ -15,8 +15,9 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from milepost.domain.approvals import Approval, ApprovalState, PolicyRule
-from milepost.domain.effects import Effect, EffectSpec, EffectState
+from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.events import Event, StreamKind
+from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session, SessionStatus, Workspace
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
@@ -128,6 +129,34 @@ class Turns(Protocol):
     ) -> None:
         """Write the one terminal state. Raises TurnNotRunning if there is one already (database constraint)."""
 
+    def numbered(self, session_id: str, number: int) -> Turn:
+        """Raises TurnNotFound."""
+
+    def live(self, session_id: str, *, after_number: int) -> tuple[int, int]:
+        """How many turns with number > `after_number` are not superseded, and the Session's last number (0: none)."""
+
+    def supersede(self, session_id: str, *, after_number: int) -> int:
+        """Mark the turns with number > `after_number`; return how many were not superseded yet."""
+
+
+class Rewinds(Protocol):
+    def add(self, rewind: Rewind) -> None: ...
+
+    def get(self, rewind_id: str) -> Rewind | None: ...
+
+    def of_session(self, session_id: str, *, before: str | None = None, limit: int = 200) -> list[Rewind]:
+        """Newest first; `before` is the id of the last one of the page before."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCount:
+    """How many effects there are of an operation, class and state."""
+
+    operation: str
+    effect_class: EffectClass
+    state: EffectState
+    count: int
+
 
 class Effects(Protocol):
     def get(self, effect_id: str) -> Effect | None: ...
@@ -170,6 +199,9 @@ class Effects(Protocol):
 
     def deny(self, spec: EffectSpec, at: int, error_code: str, error_message: str) -> Effect:
         """Insert as `denied`, attempt 0. An existing row is returned as it is."""
+
+    def tally(self, session_id: str, *, after_number: int) -> list[EffectCount]:
+        """Effects of live (not superseded) turns with number > `after_number`, counted, by operation."""
 
     def open_of_turn(self, turn_id: str) -> list[Effect]:
         """Planned, awaiting or dispatched effects of a turn."""
@@ -329,6 +361,8 @@ class LedgerTx(Protocol):
     def sessions(self) -> Sessions: ...
     @property
     def turns(self) -> Turns: ...
+    @property
+    def rewinds(self) -> Rewinds: ...
     @property
     def effects(self) -> Effects: ...
     @property

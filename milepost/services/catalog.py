@@ -11,6 +11,7 @@ from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
 from milepost.services.outcomes import OutcomeService
+from milepost.services.rewinds import RewindService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 
@@ -22,6 +23,7 @@ class Services:
     sessions: SessionService
     turns: TurnService
     history: HistoryService
+    rewinds: RewindService
     approvals: ApprovalService
     outcomes: OutcomeService
     live: LiveService

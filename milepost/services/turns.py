@@ -58,12 +58,30 @@ class BeginTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryTurn:
+    """A turn to do again. `new_turn_id` and `idempotency_key` make sending it again harmless."""
+
+    turn_id: str
+    new_turn_id: str | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TurnView:
     """A turn with its derived status and whether this call created it."""
 
     turn: Turn
     status: TurnStatus
     created: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """How a turn that may be sent again is recognized, and the turn it does again."""
+
+    turn_id: str | None
+    idempotency_key: str | None
+    retry_of: str | None = None
 
 
 class TurnService:
@@ -105,29 +123,58 @@ class TurnService:
                 script=None if request.script is None else await self._contents.store(request.script),
             ),
         )
+        return await self._accept(request.session_id, accepted, _Keys(request.turn_id, request.idempotency_key))
+
+    async def retry(self, request: RetryTurn, *, dry_run: bool = False) -> TurnView:
+        """Send the request of an ended turn once more, as a new turn linked to it; the old one stays as it is.
+
+        With `dry_run` everything is checked, nothing is written, and the old turn is returned.
+
+        Raises:
+            TurnNotFound, TurnRunning, SessionClosed, AgentUnknown, ProviderUnknown, SecretMissing,
+            IdempotencyMismatch, StorageUnavailable.
+        """
+        keys = _Keys(request.new_turn_id, request.idempotency_key, request.turn_id)
+        _check_keys(keys)
+        old = (await self.get(request.turn_id)).turn
+        if not dry_run:
+            return await self._accept(old.session_id, old.request, keys)
+
+        def body(tx: LedgerTx) -> TurnView:
+            session = tx.sessions.get(old.session_id)
+            require_active(session)
+            self._check_route(old.request.options, session.agents[0])
+            running = tx.turns.running(old.session_id)
+            if running is not None:
+                raise turn_running(running)
+            return TurnView(old, TurnStatus.ENDED)
+
+        return await self._ledger.read(body)
+
+    async def _accept(self, session_id: str, accepted: TurnRequest, keys: _Keys) -> TurnView:
         digest = hashlib.sha256(encode(accepted)).hexdigest()
-        turn_id = request.turn_id or self._ids.new("trn")
+        turn_id = keys.turn_id or self._ids.new("trn")
         now = self._clock.now()
 
         def body(tx: LedgerTx) -> TurnView:
-            number = tx.turns.lock_session(request.session_id)
-            existing = self._existing(tx, request, digest)
+            number = tx.turns.lock_session(session_id)
+            existing = _existing(tx, session_id, keys, digest)
             if existing is not None:
                 return self._view(tx, existing, now)
-            session = tx.sessions.get(request.session_id)
+            session = tx.sessions.get(session_id)
             require_active(session)
             self._check_route(accepted.options, session.agents[0])
-            running = tx.turns.running(session.session_id)
+            running = tx.turns.running(session_id)
             if running is not None:
-                raise _turn_running(running)
+                raise turn_running(running)
             turn = Turn(
                 turn_id=turn_id,
-                session_id=session.session_id,
+                session_id=session_id,
                 number=number,
                 state=TurnState.RUNNING,
                 request=accepted,
                 content_digest=digest,
-                idempotency_key=request.idempotency_key,
+                idempotency_key=keys.idempotency_key,
                 workflow_id=turn_workflow_id(self._ledger.instance_id, turn_id),
                 claimed_run=None,
                 generation=0,
@@ -139,38 +186,18 @@ class TurnService:
                 error_message=None,
                 usage=Usage(),
                 superseded=False,
+                retry_of=keys.retry_of,
             )
             tx.turns.add(turn)
-            begun = TurnBegun(turn_id, number, accepted, turn.workflow_id, request.idempotency_key)
+            begun = TurnBegun(turn_id, number, accepted, turn.workflow_id, keys.idempotency_key, keys.retry_of)
             event = NewEvent(f"{turn_id}/begun", begun, turn_id)
-            tx.events.append(session.session_id, StreamKind.SESSION, [event], now)
+            tx.events.append(session_id, StreamKind.SESSION, [event], now)
             tx.outbox.add(OutboxKind.START_TURN, turn_id, now)
-            tx.notify(session.session_id)
+            tx.notify(session_id)
             tx.notify(OUTBOX_TOPIC)
             return TurnView(turn, TurnStatus.WAITING, created=True)
 
         return await self._ledger.write(body)
-
-    def _existing(self, tx: LedgerTx, request: BeginTurn, digest: str) -> Turn | None:
-        found: Turn | None = None
-        if request.turn_id is not None:
-            try:
-                found = tx.turns.get(request.turn_id)
-            except TurnNotFound:
-                found = None
-        if found is None and request.idempotency_key is not None:
-            found = tx.turns.find(request.session_id, request.idempotency_key)
-        if found is None:
-            return None
-        same_key = request.idempotency_key is None or found.idempotency_key == request.idempotency_key
-        same_id = request.turn_id is None or found.turn_id == request.turn_id
-        if found.session_id != request.session_id or found.content_digest != digest or not (same_key and same_id):
-            raise IdempotencyMismatch(
-                f"The turn id or idempotency key belongs to turn {found.turn_id}, which has another content.",
-                field="turn_id" if request.turn_id else "idempotency_key",
-                fix="Use a new key for a new request.",
-            )
-        return found
 
     async def _check_script(self, request: BeginTurn) -> None:
         """Refuse a bad script before anything is written. Parsing a long one takes time, so not in the transaction."""
@@ -259,7 +286,31 @@ class TurnService:
         return TurnView(turn, status)
 
 
-def _turn_running(running: Turn) -> TurnRunning:
+def _existing(tx: LedgerTx, session_id: str, keys: _Keys, digest: str) -> Turn | None:
+    found: Turn | None = None
+    if keys.turn_id is not None:
+        try:
+            found = tx.turns.get(keys.turn_id)
+        except TurnNotFound:
+            found = None
+    if found is None and keys.idempotency_key is not None:
+        found = tx.turns.find(session_id, keys.idempotency_key)
+    if found is None:
+        return None
+    same_key = keys.idempotency_key is None or found.idempotency_key == keys.idempotency_key
+    same_id = keys.turn_id is None or found.turn_id == keys.turn_id
+    same_content = found.content_digest == digest and found.retry_of == keys.retry_of
+    if found.session_id != session_id or not (same_content and same_key and same_id):
+        raise IdempotencyMismatch(
+            f"The turn id or idempotency key belongs to turn {found.turn_id}, which has another content.",
+            field="turn_id" if keys.turn_id else "idempotency_key",
+            fix="Use a new key for a new request.",
+        )
+    return found
+
+
+def turn_running(running: Turn) -> TurnRunning:
+    """The refusal of what a running turn stands in the way of; it names the turn."""
     return TurnRunning(
         f"Turn {running.turn_id} of this Session is still running.",
         turn_id=running.turn_id,
@@ -276,6 +327,10 @@ def _check_request(request: BeginTurn) -> None:
     script_size = len(text_bytes(request.script or ""))
     if script_size > MAX_SCRIPT_BYTES:
         raise PayloadTooLarge.of("turn", "script", script_size, MAX_SCRIPT_BYTES)
+    _check_keys(_Keys(request.turn_id, request.idempotency_key))
+
+
+def _check_keys(request: _Keys) -> None:
     if request.turn_id is not None and not _CLIENT_ID.fullmatch(request.turn_id):
         raise InvalidInput(
             "A turn id has 1 to 64 letters, digits, '_', '.' or '-', and begins with a letter or digit.",

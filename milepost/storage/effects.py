@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, or_, select, update
+from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, or_, select, update
 
 from milepost.domain.content import Content
 from milepost.domain.effects import (
@@ -17,8 +17,9 @@ from milepost.domain.effects import (
 )
 from milepost.domain.errors import EffectNotFound, Fenced, IllegalTransition
 from milepost.ledger.codec import decode, encode
+from milepost.ports.ledger import EffectCount
 from milepost.storage.statements import PerDialect, insert_ignore
-from milepost.storage.tables import effects
+from milepost.storage.tables import effects, turns
 
 _DISPATCHABLE = [state.value for state, after in EFFECT_TRANSITIONS.items() if EffectState.DISPATCHED in after]
 _OPEN = [EffectState.PLANNED.value, EffectState.AWAITING_APPROVAL.value, EffectState.DISPATCHED.value]
@@ -40,6 +41,14 @@ _DISPATCH = PerDialect(
     ).returning(*effects.c),
 )
 _INSERT = insert_ignore(effects)
+_KIND = (effects.c.operation, effects.c.effect_class, effects.c.state)
+_TALLY = (
+    select(*_KIND, func.count().label("count"))
+    .join_from(effects, turns, effects.c.turn_id == turns.c.turn_id)
+    .where(turns.c.session_id == bindparam("session"), turns.c.number > bindparam("after"), ~turns.c.superseded)
+    .group_by(*_KIND)
+    .order_by(*_KIND)
+)
 _SETTLE = (
     update(effects)
     .where(_THIS)
@@ -147,6 +156,12 @@ class SqlEffects:
         values = {**_values(spec, at, ""), "attempt": 0, "dispatched_at": None, "worker": None, **differing}
         self._conn.execute(_INSERT.on(self._conn), values)
         return _effect(self._conn.execute(_GET, {"effect": spec.effect_id}).one())
+
+    def tally(self, session_id: str, *, after_number: int) -> list[EffectCount]:
+        rows = self._conn.execute(_TALLY, {"session": session_id, "after": after_number})
+        return [
+            EffectCount(row.operation, EffectClass(row.effect_class), EffectState(row.state), row[3]) for row in rows
+        ]
 
     def open_of_turn(self, turn_id: str) -> list[Effect]:
         return [_effect(row) for row in self._conn.execute(_OPEN_OF_TURN, {"turn": turn_id})]

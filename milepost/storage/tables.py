@@ -162,6 +162,31 @@ turns = Table(
     CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="ended"),
 )
 
+turn_origins = Table(
+    "turn_origins",
+    metadata,
+    Column("turn_id", Identifier, ForeignKey("turns.turn_id"), nullable=False),
+    Column("retry_of", Identifier),
+    Column("copied_from", Identifier),
+    PrimaryKeyConstraint("turn_id"),
+)
+
+rewinds = Table(
+    "rewinds",
+    metadata,
+    Column("rewind_id", Identifier, nullable=False),
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("to_number", Integer, nullable=False),
+    Column("last_number", Integer, nullable=False),
+    Column("turns", Integer, nullable=False),
+    Column("actor", Utf8, nullable=False),
+    Column("reason", Utf8),
+    Column("created_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("rewind_id"),
+    Index(None, "session_id", "created_at", "rewind_id"),
+    CheckConstraint("to_number >= 0 AND to_number < last_number", name="numbers"),
+)
+
 effects = Table(
     "effects",
     metadata,

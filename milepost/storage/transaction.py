@@ -10,6 +10,7 @@ from milepost.storage.effects import SqlEffects
 from milepost.storage.events import SqlEventLog
 from milepost.storage.leases import SqlLeases
 from milepost.storage.outbox import SqlOutbox
+from milepost.storage.rewinds import SqlRewinds
 from milepost.storage.rules import SqlPolicyRules
 from milepost.storage.sessions import SqlSessions
 from milepost.storage.turns import SqlTurns
@@ -25,6 +26,7 @@ class Transaction:
         self.events = SqlEventLog(conn, self.notify)
         self.sessions = SqlSessions(conn)
         self.turns = SqlTurns(conn, self.notify)
+        self.rewinds = SqlRewinds(conn)
         self.effects = SqlEffects(conn)
         self.approvals = SqlApprovals(conn)
         self.rules = SqlPolicyRules(conn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, func, or_, select, update
+from sqlalchemy import BigInteger, Connection, Row, bindparam, func, or_, select, true, update
 
 from milepost.domain.errors import (
     IdempotencyMismatch,
@@ -23,27 +23,29 @@ from milepost.ports.notifier import stop_topic
 from milepost.storage.columns import MAX_IDENTIFIER_BYTES
 from milepost.storage.sessions import missing as session_missing
 from milepost.storage.statements import insert_ignore
-from milepost.storage.tables import sessions, turns
+from milepost.storage.tables import sessions, turn_origins, turns
 
 _RUNNING = turns.c.state == TurnState.RUNNING.value
 _THIS = turns.c.turn_id == bindparam("turn")
 _ADD = insert_ignore(turns)
+_ADD_ORIGIN = insert_ignore(turn_origins)
+_SELECT = select(turns, turn_origins.c.retry_of, turn_origins.c.copied_from).join_from(
+    turns, turn_origins, turns.c.turn_id == turn_origins.c.turn_id, isouter=True
+)
 _LOCK_SESSION = (
     select(sessions.c.session_id).where(sessions.c.session_id == bindparam("session")).with_for_update(key_share=True)
 )
 _LAST_NUMBER = select(func.max(turns.c.number)).where(turns.c.session_id == bindparam("session"))
-_GET = select(turns).where(_THIS)
-_FIND = select(turns).where(turns.c.session_id == bindparam("session"), turns.c.idempotency_key == bindparam("key"))
-_RUNNING_OF = select(turns).where(turns.c.session_id == bindparam("session"), _RUNNING)
+_GET = _SELECT.where(_THIS)
+_FIND = _SELECT.where(turns.c.session_id == bindparam("session"), turns.c.idempotency_key == bindparam("key"))
+_RUNNING_OF = _SELECT.where(turns.c.session_id == bindparam("session"), _RUNNING)
 _PAGE = (
-    select(turns)
-    .where(turns.c.session_id == bindparam("session"), turns.c.number < bindparam("before"))
+    _SELECT.where(turns.c.session_id == bindparam("session"), turns.c.number < bindparam("before"))
     .order_by(turns.c.number.desc())
     .limit(bindparam("page", type_=BigInteger))
 )
 _LIST_RUNNING = (
-    select(turns)
-    .where(_RUNNING, turns.c.turn_id > bindparam("after"))
+    _SELECT.where(_RUNNING, turns.c.turn_id > bindparam("after"))
     .order_by(turns.c.turn_id)
     .limit(bindparam("page", type_=BigInteger))
 )
@@ -59,6 +61,10 @@ _REQUEST_STOP = (
     .where(_THIS, _RUNNING)
     .values(stop_requested_at=func.coalesce(turns.c.stop_requested_at, bindparam("now", type_=BigInteger)))
 )
+_NUMBERED = _SELECT.where(turns.c.session_id == bindparam("session"), turns.c.number == bindparam("at_number"))
+_AFTER = (turns.c.session_id == bindparam("session"), turns.c.number > bindparam("after"), ~turns.c.superseded)
+_LIVE = select(func.count()).select_from(turns).where(*_AFTER)
+_SUPERSEDE = update(turns).where(*_AFTER).values(superseded=true())
 _FINISH = (
     update(turns)
     .where(_THIS, _RUNNING)
@@ -91,6 +97,9 @@ class SqlTurns:
         # One statement decides every uniqueness rule without aborting the transaction.
         if self._conn.execute(_ADD.on(self._conn), _values(turn)).rowcount == 0:
             raise self._conflict(turn)
+        if turn.retry_of is not None or turn.copied_from is not None:
+            row = {"turn_id": turn.turn_id, "retry_of": turn.retry_of, "copied_from": turn.copied_from}
+            self._conn.execute(_ADD_ORIGIN.on(self._conn), row)
 
     def _conflict(self, turn: Turn) -> Exception:
         known = self._conn.execute(_GET, {"turn": turn.turn_id}).first()
@@ -174,6 +183,21 @@ class SqlTurns:
         )
         if done.rowcount == 0:
             raise self._ended(turn_id)
+
+    def numbered(self, session_id: str, number: int) -> Turn:
+        turn = self._one(_NUMBERED, {"session": session_id, "at_number": number})
+        if turn is None:
+            raise TurnNotFound(
+                f"The Session has no turn number {number}.", fix=f"List its turns: milepost history {session_id}"
+            )
+        return turn
+
+    def live(self, session_id: str, *, after_number: int) -> tuple[int, int]:
+        live = self._conn.execute(_LIVE, {"session": session_id, "after": after_number}).scalar() or 0
+        return live, self._conn.execute(_LAST_NUMBER, {"session": session_id}).scalar() or 0
+
+    def supersede(self, session_id: str, *, after_number: int) -> int:
+        return self._conn.execute(_SUPERSEDE, {"session": session_id, "after": after_number}).rowcount
 
     def _ended(self, turn_id: str) -> TurnNotRunning:
         turn = self.get(turn_id)

@@ -181,3 +181,33 @@ def test_an_error_and_its_fix_are_two_sentences() -> None:
     assert str(said) == "Provider 'far' answered 401: Bad key [hidden]. Check the key."
     assert str(InvalidInput("No.", fix="Yes.")) == "No. Yes."
     assert str(InvalidInput("as it was said")) == "as it was said"
+
+
+def test_a_rewind_tells_what_it_does_and_what_it_cannot_undo(ask: Ask) -> None:
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> Any:
+        sent.append(json.loads(request.content))
+        return {
+            "dry_run": sent[-1]["dry_run"],
+            "rewind_id": None,
+            "session_id": "ses_1",
+            "to_number": 1,
+            "superseded": 1,
+            "turns": [{"turn_id": "trn_2", "number": 2, "state": "completed", "request": "mail [it]"}],
+            "workspace_calls": [{"operation": "tool:bash", "state": "succeeded", "count": 2}],
+            "outside": [{"operation": "tool:send_mail", "state": "uncertain", "count": 1}],
+        }
+
+    shown = ask(answer, "session", "rewind", "ses_1", "--to", "1", "--dry-run").output
+    assert sent[-1] == {"to_number": 1, "dry_run": True}
+    assert "1 turn would be superseded" in shown and "mail [it]" in shown
+    assert "2 x tool:bash (succeeded)" in shown and "1 x tool:send_mail (uncertain)" in shown
+    assert ask(answer, "session", "rewind", "ses_1", "--to", "trn_1").exit_code == 0
+    assert sent[-1] == {"to_turn": "trn_1", "dry_run": False}
+
+
+def test_a_retry_that_is_only_tried(ask: Ask) -> None:
+    plan = {"dry_run": True, "session_id": "ses_1", "retry_of": "trn_1", "request": "do it", "request_truncated": False}
+    shown = ask(lambda request: plan, "turn", "retry", "trn_1", "--dry-run").output
+    assert "ses_1" in shown and "do it" in shown

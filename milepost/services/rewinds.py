@@ -1,0 +1,156 @@
+"""Rewind: turns behind a point stop counting, in one transaction. Nothing is deleted and nothing is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.domain.effects import EffectClass, EffectState
+from milepost.domain.errors import InvalidInput, TurnSuperseded
+from milepost.domain.events import SessionRewound, StreamKind
+from milepost.domain.rewinds import Rewind
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES
+from milepost.domain.turns import Turn
+from milepost.ports.ledger import EffectCount, Ledger, LedgerTx, NewEvent
+from milepost.ports.system import Clock, IdSource
+from milepost.services.sessions import MAX_PAGE, require_active
+from milepost.services.turns import turn_running
+
+SHOWN_TURNS = 100
+
+_HARMLESS = frozenset({EffectClass.PURE, EffectClass.OBSERVE, EffectClass.MODEL, EffectClass.INTERNAL_STATE})
+_NOT_RUN = frozenset({EffectState.PLANNED, EffectState.AWAITING_APPROVAL, EffectState.DENIED})
+_IN_WORKSPACE = frozenset(f"tool:{name}" for name in BUILTIN_TOOL_POLICIES)
+
+
+@dataclass(frozen=True, slots=True)
+class RewindTo:
+    """The last turn that shall count, by number (0: none) or by id."""
+
+    session_id: str
+    actor: str
+    number: int | None = None
+    turn_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """What a rewind supersedes, and what it does not undo.
+
+    `turns` are the newest 100 of `count`. `workspace` are calls that may have changed files, `outside` those that may
+    have had an effect anywhere else.
+    """
+
+    session_id: str
+    to_number: int
+    last_number: int
+    count: int
+    turns: tuple[Turn, ...]
+    workspace: tuple[EffectCount, ...]
+    outside: tuple[EffectCount, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RewindResult:
+    """`rewind` is None for a dry run, and when there was nothing behind the point."""
+
+    plan: RewindPlan
+    rewind: Rewind | None
+
+
+class RewindService:
+    """`networked` tells whether commands in the sandbox can reach more than the Workspace."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, ids: IdSource, *, networked: bool = False) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._ids = ids
+        self._networked = networked
+
+    async def plan(self, to: RewindTo) -> RewindPlan:
+        """What `rewind` would do now; the same refusals, no change."""
+        return await self._ledger.read(lambda tx: self._plan(tx, to))
+
+    async def rewind(self, to: RewindTo) -> RewindResult:
+        """Supersede the turns behind the point and append `session.rewound`; doing it again changes nothing.
+
+        Raises:
+            SessionNotFound, SessionClosed, TurnNotFound, TurnSuperseded (the point is no part of the conversation),
+            TurnRunning, InvalidInput.
+        """
+        now = self._clock.now()
+        rewind_id = self._ids.new("rwd")
+
+        def body(tx: LedgerTx) -> RewindResult:
+            tx.turns.lock_session(to.session_id)
+            plan = self._plan(tx, to)
+            if not plan.count:
+                return RewindResult(plan, None)
+            tx.turns.supersede(to.session_id, after_number=plan.to_number)
+            rewind = Rewind(
+                rewind_id, to.session_id, plan.to_number, plan.last_number, plan.count, to.actor, to.reason, now
+            )
+            tx.rewinds.add(rewind)
+            event = SessionRewound(rewind_id, plan.to_number, plan.last_number, plan.count, to.actor, to.reason)
+            tx.events.append(to.session_id, StreamKind.SESSION, [NewEvent(f"{rewind_id}/rewound", event)], now)
+            tx.notify(to.session_id)
+            return RewindResult(plan, rewind)
+
+        return await self._ledger.write(body)
+
+    async def page(self, session_id: str, *, before: str | None = None, limit: int = 50) -> list[Rewind]:
+        """A Session's rewinds, newest first. Raises SessionNotFound, InvalidInput (for `before`)."""
+
+        def body(tx: LedgerTx) -> list[Rewind]:
+            tx.sessions.get(session_id)
+            if before is not None and tx.rewinds.get(before) is None:
+                raise InvalidInput("The cursor is of no page.", field="cursor", fix="Begin without a cursor.")
+            return tx.rewinds.of_session(session_id, before=before, limit=max(1, min(limit, MAX_PAGE)))
+
+        return await self._ledger.read(body)
+
+    def _plan(self, tx: LedgerTx, to: RewindTo) -> RewindPlan:
+        require_active(tx.sessions.get(to.session_id))
+        number = _point(tx, to)
+        running = tx.turns.running(to.session_id)
+        if running is not None:
+            raise turn_running(running)
+        count, last = tx.turns.live(to.session_id, after_number=number)
+        shown = tx.turns.page(to.session_id, before_number=None, limit=SHOWN_TURNS) if count else []
+        tally = [item for item in tx.effects.tally(to.session_id, after_number=number) if _counts(item)]
+        return RewindPlan(
+            session_id=to.session_id,
+            to_number=number,
+            last_number=last,
+            count=count,
+            turns=tuple(turn for turn in shown if turn.number > number and not turn.superseded),
+            workspace=tuple(item for item in tally if item.operation in _IN_WORKSPACE),
+            outside=tuple(item for item in tally if self._outside(item)),
+        )
+
+    def _outside(self, item: EffectCount) -> bool:
+        if item.operation not in _IN_WORKSPACE:
+            return True
+        return self._networked and item.operation == "tool:bash"
+
+
+def _point(tx: LedgerTx, to: RewindTo) -> int:
+    if (to.number is None) == (to.turn_id is None):
+        raise InvalidInput("Name the point by a turn's number or by its id.", field="to_number")
+    if to.number == 0:
+        return 0
+    if to.number is not None and to.number < 0:
+        raise InvalidInput("A turn's number is 1 or more; 0 is before the first turn.", field="to_number")
+    turn = tx.turns.get(to.turn_id) if to.turn_id is not None else tx.turns.numbered(to.session_id, to.number or 0)
+    if turn.session_id != to.session_id:
+        raise InvalidInput(f"Turn {turn.turn_id} belongs to another Session.", field="to_turn")
+    if turn.superseded:
+        raise TurnSuperseded(
+            f"Turn {turn.number} was superseded by a rewind; it is no part of the conversation any more.",
+            fix="Name a turn that counts, or fork the Session from this one.",
+        )
+    return turn.number
+
+
+def _counts(item: EffectCount) -> bool:
+    return item.effect_class not in _HARMLESS and item.state not in _NOT_RUN

@@ -1,0 +1,50 @@
+"""Rewind and retry over HTTP."""
+
+from __future__ import annotations
+
+from tests.api.stack import Stack
+
+
+async def _turn(stack: Stack, session: str, text: str) -> str:
+    turn = await stack.begin(session, text)
+    work = stack.work(session, turn["turn_id"])
+    await work.claim()
+    await work.start_agent()
+    spec, attempt = await work.start_call()
+    await work.finish_call(spec, attempt, f"answer to {text}")
+    await work.end()
+    return str(turn["turn_id"])
+
+
+async def test_rewind(stack: Stack) -> None:
+    session = await stack.open_session()
+    turns = [await _turn(stack, session, text) for text in ("one", "two", "three")]
+    path = f"/api/v1/sessions/{session}/rewind"
+    dry = (await stack.post(path, {"to_turn": turns[0], "dry_run": True})).json()
+    assert dry["dry_run"] and dry["rewind_id"] is None and dry["superseded"] == 2
+    assert [turn["number"] for turn in dry["turns"]] == [3, 2]
+    done = await stack.post(path, {"to_number": 1, "reason": "no"})
+    assert done.status_code == 200 and done.json() == dry | {"dry_run": False, "rewind_id": done.json()["rewind_id"]}
+    assert (await stack.client.get(f"/api/v1/turns/{turns[2]}")).json()["superseded"]
+    listed = (await stack.client.get(f"/api/v1/sessions/{session}/rewinds")).json()
+    assert [(item["rewind_id"], item["actor"], item["reason"]) for item in listed["rewinds"]] == [
+        (done.json()["rewind_id"], "api", "no")
+    ]
+    refused = await stack.post(path, {"to_number": 3})
+    assert (refused.status_code, refused.json()["code"]) == (409, "turn_superseded")
+    running = await stack.begin(session, "four")
+    refused = await stack.post(path, {"to_number": 0})
+    assert refused.status_code == 409 and refused.json()["turn_id"] == running["turn_id"]
+    assert (await stack.post(path, {})).status_code == 422
+
+
+async def test_retry(stack: Stack) -> None:
+    session = await stack.open_session()
+    old = await _turn(stack, session, "one")
+    path = f"/api/v1/turns/{old}/retry"
+    dry = await stack.post(path, {"dry_run": True})
+    assert dry.status_code == 200 and dry.json()["request"] == "one" and dry.json()["retry_of"] == old
+    new = await stack.post(path, {"turn_id": "again"})
+    assert new.status_code == 202 and new.json()["retry_of"] == old and new.headers["Location"].endswith("/again")
+    assert (await stack.post(path, {"turn_id": "again"})).status_code == 200
+    assert (await stack.post(path, {"turn_id": "more"})).json()["code"] == "turn_running"
