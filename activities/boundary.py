@@ -31,13 +31,25 @@ def boundary() -> Iterator[None]:
 
 def application_error(error: MilepostError) -> ApplicationError:
     """The ApplicationError of a domain error; Retry-After becomes the next retry delay."""
-    delay = None
-    if isinstance(error, ModelError) and error.retry_after is not None:
-        delay = timedelta(seconds=error.retry_after)
+    after = error.retry_after if isinstance(error, ModelError) else None
+    return _application_error(error, retryable=error.retryable, after=after)
+
+
+def retry_error(error: MilepostError, after: float | None) -> ApplicationError:
+    """The ApplicationError that has Temporal make the next attempt, whatever the error's class says.
+
+    `after` is seconds; None leaves the delay to the retry policy.
+    """
+    return _application_error(error, retryable=True, after=after)
+
+
+def _application_error(error: MilepostError, *, retryable: bool, after: float | None) -> ApplicationError:
+    # A delay of nothing would mean the policy's own.
+    delay = None if after is None else timedelta(seconds=max(after, 0.001))
     return ApplicationError(
         boundary_text(str(error)),
         type=error.code,
-        non_retryable=not error.retryable,
+        non_retryable=not retryable,
         next_retry_delay=delay,
         # The ledger records it and a person is told in one sentence; a traceback in their terminal helps nobody.
         category=ApplicationErrorCategory.BENIGN,

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from temporalio import activity
 
-from activities.boundary import application_error, boundary
+from activities.boundary import boundary, retry_error
 from activities.conversation import Conversations, TurnContext
 from activities.deltas import Call, DeltaWriter
 from activities.guard import Stopped, cancel_requested, guarded
+from activities.routes import WORKER_LOST, Routing, retried_key, routing_of
 from milepost.contracts.activities import (
     CALL_MODEL,
     CallModelParams,
@@ -57,6 +58,7 @@ class _Call:
     context: TurnContext
     spec: EffectSpec
     request: ModelRequest
+    routing: Routing
 
 
 class ModelActivities:
@@ -128,7 +130,11 @@ class ModelActivities:
             effect_class=EffectClass.MODEL,
             input_digest=digest,
         )
-        return _Call(params, context, spec, replace(request, idempotency_key=key))
+        routing = await routing_of(self._ledger, context, params.session_id, spec.effect_id)
+        route = routing.route
+        # The identity of the call is that of the agent's own route; what is sent is another matter.
+        request = replace(request, provider=route.provider, model=route.model, idempotency_key=key)
+        return _Call(params, context, spec, request, routing)
 
     async def _call(self, call: _Call, attempt: int, stop: StopSignal) -> CallModelResult:
         spec, params = call.spec, call.params
@@ -139,10 +145,8 @@ class ModelActivities:
                 completed = await guarded(self._consume(request, deltas), stop)
             except Stopped:
                 return await asyncio.shield(self._stopped(call, attempt, deltas))
-            except ModelError as error:
-                return await self._failed(call, attempt, deltas, error)
             except MilepostError as error:
-                return await self._settle_failed(call, attempt, deltas, error)
+                return await self._failed(call, attempt, deltas, error)
             except Exception as error:
                 fault = ModelFault(f"{type(error).__name__}: {error}")
                 fault.__cause__ = error
@@ -218,13 +222,14 @@ class ModelActivities:
         )
         return result
 
-    async def _failed(self, call: _Call, attempt: int, deltas: DeltaWriter, error: ModelError) -> CallModelResult:
+    async def _failed(self, call: _Call, attempt: int, deltas: DeltaWriter, error: MilepostError) -> CallModelResult:
         last = activity.info().attempt >= CALL_MODEL.retry.maximum_attempts
-        if last or not error.retryable:
+        following = None if last else call.routing.failed(error)
+        if following is None or not (isinstance(error, ModelError) or error.other_route_may_help):
             return await self._settle_failed(call, attempt, deltas, error)
-        retried = _retried(call, attempt, error.code, str(error), _cost(error), error.retry_after)
+        retried = _retried(call, attempt, error.code, str(error), _cost(error), following)
         await self._journal.record(call.spec.session_id, call.spec.turn_id, call.params.claim, [retried])
-        raise application_error(error) from error
+        raise retry_error(error, following.delay) from error
 
     async def _settle_failed(
         self, call: _Call, attempt: int, deltas: DeltaWriter, error: MilepostError
@@ -246,6 +251,7 @@ class ModelActivities:
             error_code=error.code,
             error_message=bounded_error(str(error)),
             usage=_cost(error),
+            route=call.routing.index,
         )
         events = [_event(call, kept)] if partial.parts else []
         events.append(NewEvent(f"{call.spec.effect_id}/failed", failed, call.params.turn_id))
@@ -287,6 +293,7 @@ def _called(
         finish=finish,
         usage=usage,
         diagnostics=diagnostics,
+        route=call.routing.index,
     )
 
 
@@ -294,7 +301,8 @@ def _event(call: _Call, event: ModelCalled) -> NewEvent:
     return NewEvent(f"{call.spec.effect_id}/called", event, call.params.turn_id)
 
 
-def _retried(call: _Call, attempt: int, code: str, message: str, usage: Usage, retry_after: float | None) -> NewEvent:
+def _retried(call: _Call, attempt: int, code: str, message: str, usage: Usage, following: Routing) -> NewEvent:
+    failure = following.failures[-1] if following is not call.routing else None
     event = ModelRetried(
         turn_id=call.params.turn_id,
         agent=call.params.agent,
@@ -303,16 +311,21 @@ def _retried(call: _Call, attempt: int, code: str, message: str, usage: Usage, r
         error_code=code,
         error_message=bounded_error(message),
         usage=usage,
-        retry_after=retry_after,
+        retry_after=None if failure is None else failure.retry_after,
+        route=call.routing.index,
+        next_route=following.index,
+        final=failure is not None and failure.final,
     )
-    return NewEvent(f"{call.spec.effect_id}/retried/{attempt}", event, call.params.turn_id)
+    return NewEvent(retried_key(call.spec.effect_id, attempt), event, call.params.turn_id)
 
 
 def _lost_attempt(call: _Call, attempt: int) -> list[NewEvent]:
     # Same key as the event of an attempt that failed and could say so: only a silent loss adds one here.
     if attempt == 1:
         return []
-    return [_retried(call, attempt - 1, "worker_lost", "The worker was lost during the call.", UNKNOWN_USAGE, None)]
+    # Nothing was recorded since: the lost attempt took the route that this one takes.
+    text = "The worker was lost during the call."
+    return [_retried(call, attempt - 1, WORKER_LOST, text, UNKNOWN_USAGE, call.routing)]
 
 
 def _without_calls(message: AssistantMessage) -> AssistantMessage:

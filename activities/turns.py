@@ -95,6 +95,8 @@ class TurnActivities:
             tools_unavailable=tools_unavailable if agent.tools else None,
             approvals={tool: tool_approval(tool, agent.approvals) for tool in offered},
             approval_seconds=agent.approval_seconds,
+            # A person who names a route for the turn gets that one.
+            fallbacks=() if options.provider or options.model else agent.fallbacks,
         )
 
     @activity.defn(name=FINISH_TURN.name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from milepost.config.document import Path_
 from milepost.config.models import (
@@ -17,10 +18,12 @@ from milepost.config.models import (
 from milepost.config.problems import nearest
 from milepost.config.providers import (
     DEMO_MODEL,
+    HttpSection,
     OpenAICompatibleSection,
     ProfileSection,
     ProviderSection,
     RecordedSection,
+    RouteSection,
     ScriptedSection,
 )
 from milepost.config.references import is_reference
@@ -34,6 +37,7 @@ from milepost.domain.providers import (
     OpenAICompatibleProvider,
     ProviderConfig,
     RecordedProvider,
+    Route,
     ScriptedProvider,
 )
 from milepost.domain.tools import Approval
@@ -54,6 +58,7 @@ def check(settings: Settings) -> Iterator[Fault]:
         elif agent.model is None and _default_model(settings, agent.provider) is None:
             message = f"has no model, and the provider '{agent.provider}' has no default one."
             yield ("agents", name), message, f"Set agents.{name}.model or providers.{agent.provider}.model."
+    yield from _check_fallbacks(settings, sorted(providers))
     for name, provider in settings.providers.items():
         if isinstance(provider, RecordedSection) and provider.source is not None and provider.source not in providers:
             message = f"names a provider '{provider.source}' that is not configured."
@@ -67,6 +72,23 @@ def check(settings: Settings) -> Iterator[Fault]:
         for key in ("api_key", "namespace", "tls"):
             if getattr(settings.temporal, key) != TemporalSection.model_fields[key].default:
                 yield ("temporal", key), "is of no use without 'temporal.address'.", "Set it, or remove this key."
+
+
+def _check_fallbacks(settings: Settings, known: list[str]) -> Iterator[Fault]:
+    places = [(("agents", name, "fallbacks"), agent.fallbacks or ()) for name, agent in settings.agents.items()]
+    places += [
+        (("providers", name, "fallbacks"), provider.fallbacks)
+        for name, provider in settings.providers.items()
+        if isinstance(provider, HttpSection)
+    ]
+    for path, routes in places:
+        for index, route in enumerate(routes):
+            if route.provider not in known:
+                message = f"names a provider '{route.provider}' that is not configured."
+                yield (*path, index, "provider"), message, nearest(route.provider, known)
+            elif route.model is None and _default_model(settings, route.provider) is None:
+                message = f"has no model, and the provider '{route.provider}' has no default one."
+                yield (*path, index), message, f"Set its model, or providers.{route.provider}.model."
 
 
 def _check_default_agent(settings: Settings) -> Iterator[Fault]:
@@ -121,6 +143,21 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
         max_rounds=section.max_rounds,
         approvals={tool: Approval(choice) for tool, choice in section.approvals.items()},
         approval_seconds=section.approval_seconds,
+        fallbacks=_fallbacks(settings, section),
+    )
+
+
+def _fallbacks(settings: Settings, section: AgentSection) -> tuple[Route, ...]:
+    routes = section.fallbacks
+    if routes is None:
+        provider = settings.providers.get(section.provider)
+        routes = provider.fallbacks if isinstance(provider, HttpSection) else ()
+    return _routes(settings, routes)
+
+
+def _routes(settings: Settings, routes: Iterable[RouteSection]) -> tuple[Route, ...]:
+    return tuple(
+        Route(route.provider, route.model or _default_model(settings, route.provider) or "") for route in routes
     )
 
 
@@ -139,24 +176,32 @@ def providers(settings: Settings, base: Path) -> dict[str, ProviderConfig]:
 def _provider(name: str, section: ProviderSection, base: Path) -> ProviderConfig:
     match section:
         case OpenAICompatibleSection():
-            return OpenAICompatibleProvider(
-                name=name,
-                base_url=section.base_url,
-                default_model=section.model,
-                api_key=section.api_key,
-                headers={key: text for key, text in section.headers.items() if not is_reference(text)},
-                secret_headers={key: text for key, text in section.headers.items() if is_reference(text)},
-                timeouts=ModelTimeouts(**section.timeouts.model_dump()),
-                limits=ModelLimits(**section.limits.model_dump()),
-                profile=_profile(section.profile),
-                model_profiles={model: _profile(profile) for model, profile in section.model_profiles.items()},
-            )
+            return OpenAICompatibleProvider(**_http(name, section), base_url=section.base_url, **_profiles(section))
         case ScriptedSection():
             script = None if section.script is None else _script(base / section.script.expanduser())
             return ScriptedProvider(name, section.model, script)
         case RecordedSection():
             cassette = str(base / section.cassette.expanduser())
             return RecordedProvider(name, cassette, section.source, section.mode, section.model)
+
+
+def _http(name: str, section: HttpSection) -> dict[str, Any]:
+    """The values of every provider behind an address. Routes of `fallbacks` keep an empty model for the default."""
+    return {
+        "name": name,
+        "default_model": section.model,
+        "api_key": section.api_key,
+        "headers": {key: text for key, text in section.headers.items() if not is_reference(text)},
+        "secret_headers": {key: text for key, text in section.headers.items() if is_reference(text)},
+        "timeouts": ModelTimeouts(**section.timeouts.model_dump()),
+        "limits": ModelLimits(**section.limits.model_dump()),
+        "fallbacks": tuple(Route(route.provider, route.model or "") for route in section.fallbacks),
+    }
+
+
+def _profiles(section: OpenAICompatibleSection) -> dict[str, Any]:
+    models = {model: _profile(profile) for model, profile in section.model_profiles.items()}
+    return {"profile": _profile(section.profile), "model_profiles": models}
 
 
 def _profile(section: ProfileSection) -> EndpointProfile:

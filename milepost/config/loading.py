@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -163,8 +163,9 @@ def shown(config: Config) -> dict[str, Any]:
             "model": agent.model,
             "system_prompt": agent.system_prompt,
             "tools": list(agent.tools),
-            "sampling": json.loads(json.dumps({k: getattr(agent.sampling, k) for k in agent.sampling.__slots__})),
+            "sampling": json.loads(json.dumps(asdict(agent.sampling))),
             "max_rounds": agent.max_rounds,
+            "fallbacks": [{"provider": route.provider, "model": route.model} for route in agent.fallbacks],
         }
         for name, agent in config.agents.items()
     }

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, StringConstraints
 
-from milepost.config.providers import ProviderSection
+from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
 from milepost.config.sections import Count, HttpUrl, Name, Number, Port, Section
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
@@ -130,6 +130,8 @@ class AgentSection(Section):
     """Whether a person must agree before a tool runs: ask or allow, by tool; "*" stands for any other tool."""
     approval_seconds: Annotated[Count, Field(ge=1, le=MAX_APPROVAL_SECONDS)] = DEFAULT_APPROVAL_SECONDS
     """How long a person may take to answer; after that the call is not run."""
+    fallbacks: Fallbacks | None = None
+    """Tried in order when a model call fails. Default: those of the provider."""
 
 
 class LimitsSection(Section):

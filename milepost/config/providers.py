@@ -14,6 +14,7 @@ from milepost.domain.providers import CassetteMode, SystemRole, ThinkingReturn
 DEMO_MODEL = "demo"
 MIB = 1024**2
 MAX_BYTES = 1024**3
+MAX_FALLBACKS = 4
 
 
 class TimeoutsSection(Section):
@@ -61,12 +62,20 @@ class ProfileSection(Section):
     """Further top-level fields of each request."""
 
 
-class OpenAICompatibleSection(Section):
-    """Any endpoint that speaks OpenAI's chat completions."""
+class RouteSection(Section):
+    """Another way to a model."""
 
-    type: Literal["openai_compatible"]
-    base_url: HttpUrl
-    """Address of the API, up to and including /v1."""
+    provider: str
+    model: str | None = None
+    """Default: the model of the provider."""
+
+
+Fallbacks = Annotated[tuple[RouteSection, ...], Field(max_length=MAX_FALLBACKS)]
+
+
+class HttpSection(Section):
+    """What every provider behind an HTTP address has."""
+
     model: str | None = None
     """Model of agents that name none."""
     api_key: SecretReference | None = None
@@ -75,6 +84,16 @@ class OpenAICompatibleSection(Section):
     """Further headers of each request; values may be references."""
     timeouts: TimeoutsSection = TimeoutsSection()
     limits: AnswerLimitsSection = AnswerLimitsSection()
+    fallbacks: Fallbacks = ()
+    """Tried in order when a call fails, for agents on this provider that have none of their own."""
+
+
+class OpenAICompatibleSection(HttpSection):
+    """Any endpoint that speaks OpenAI's chat completions."""
+
+    type: Literal["openai_compatible"]
+    base_url: HttpUrl
+    """Address of the API, up to and including /v1."""
     profile: ProfileSection = ProfileSection()
     model_profiles: dict[str, ProfileSection] = Field(default_factory=dict)
     """Profiles of single models, used instead of `profile`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS
 from milepost.domain.messages import Sampling
+from milepost.domain.providers import Route
 from milepost.domain.tools import Approval
 
 DEFAULT_MAX_ROUNDS = 64
@@ -24,7 +25,7 @@ class AgentConfig:
     """What an agent is made of. `max_rounds` bounds the model calls of one turn.
 
     `approvals` says by tool (`*`: any other) whether a person must agree; a tool without an entry has the built-in
-    default. A question is open for `approval_seconds`.
+    default. A question is open for `approval_seconds`. `fallbacks` are tried in order when a model call fails.
     """
 
     agent_id: str
@@ -36,3 +37,4 @@ class AgentConfig:
     max_rounds: int = DEFAULT_MAX_ROUNDS
     approvals: dict[str, Approval] = field(default_factory=dict)
     approval_seconds: int = DEFAULT_APPROVAL_SECONDS
+    fallbacks: tuple[Route, ...] = ()

@@ -32,11 +32,13 @@ class MilepostError(Exception):
         code: stable identifier, part of the public contract.
         kind: the class of treatment, see `ErrorKind`.
         retryable: whether the same call may succeed later without any change.
+        other_route_may_help: whether a call that failed so may succeed with another provider or model.
     """
 
     code: ClassVar[str] = "internal"
     kind: ClassVar[ErrorKind] = ErrorKind.FAILED
     retryable: ClassVar[bool] = False
+    other_route_may_help: ClassVar[bool] = False
 
     def __init__(self, message: str, *, field: str | None = None, fix: str | None = None) -> None:
         super().__init__(message)
@@ -147,6 +149,7 @@ class AgentUnknown(MilepostError):
 
 class ProviderUnknown(MilepostError):
     code = "provider_unknown"
+    other_route_may_help = True
     kind = ErrorKind.NOT_FOUND
 
 
@@ -269,6 +272,7 @@ class SecretMissing(MilepostError):
     """A secret reference (`env:`, `file:`) does not resolve; the message names the reference, never the value."""
 
     code = "secret_missing"
+    other_route_may_help = True
     kind = ErrorKind.INVALID
 
 
@@ -280,6 +284,7 @@ class ModelError(MilepostError):
 
     code = "model_failed"
     kind = ErrorKind.FAILED
+    other_route_may_help = True
     may_have_cost: ClassVar[bool] = True
 
     def __init__(
@@ -344,6 +349,7 @@ class ModelAnswerTooLarge(ModelError):
     """The answer went over a bound (bytes or events); the message names it. The connection was closed."""
 
     code = "model_answer_too_large"
+    other_route_may_help = False
     kind = ErrorKind.TOO_LARGE
 
 
@@ -364,6 +370,7 @@ class ScriptExhausted(ModelError):
     """The scripted provider was called more often than its script has responses."""
 
     code = "script_exhausted"
+    other_route_may_help = False
     may_have_cost = False
 
 
@@ -386,6 +393,7 @@ class CassetteMiss(ModelError):
     """No recorded exchange answers this request; the message names the first difference to the nearest one."""
 
     code = "cassette_miss"
+    other_route_may_help = False
     may_have_cost = False
 
 

@@ -15,6 +15,7 @@ from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
+from milepost.domain.providers import Route
 from milepost.domain.tools import Approval, ToolDefinition
 from milepost.domain.turns import TurnRequest
 from milepost.domain.usage import Usage
@@ -80,11 +81,20 @@ class AgentStarted:
     tools_unavailable: str | None = None
     approvals: dict[str, Approval] = field(default_factory=dict)
     approval_seconds: int = DEFAULT_APPROVAL_SECONDS
+    fallbacks: tuple[Route, ...] = ()
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """The agent's own route and its fallbacks, in the order in which `route` of other events counts them."""
+        return (Route(self.provider, self.model), *self.fallbacks)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCalled:
-    """One model call that ended: with an answer, or with the partial text a stop left."""
+    """One model call that ended: with an answer, or with the partial text a stop left.
+
+    `route` is the route that answered: 0 the agent's own, n its n-th fallback.
+    """
 
     TYPE: ClassVar[str] = "model.called"
     VERSION: ClassVar[int] = 1
@@ -99,11 +109,12 @@ class ModelCalled:
     finish: FinishReason
     usage: Usage
     diagnostics: tuple[str, ...] = ()
+    route: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """A model call that failed for good; `usage` is what the last attempt is known to cost."""
+    """A model call that failed for good; `usage` is what the last attempt is known to cost, `route` the one it took."""
 
     TYPE: ClassVar[str] = "model.failed"
     VERSION: ClassVar[int] = 1
@@ -114,11 +125,16 @@ class ModelFailed:
     error_code: str
     error_message: str
     usage: Usage
+    route: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRetried:
-    """An attempt of a model call that failed and will be, or was, made again; `usage` is what it is known to cost."""
+    """An attempt of a model call that failed and will be, or was, made again; `usage` is what it is known to cost.
+
+    `route` is the route it took and `next_route` the one the call goes on with (see `ModelCalled`). `final` tells that
+    this call does not come back to `route`.
+    """
 
     TYPE: ClassVar[str] = "model.retried"
     VERSION: ClassVar[int] = 1
@@ -130,6 +146,9 @@ class ModelRetried:
     error_message: str
     usage: Usage
     retry_after: float | None = None
+    route: int = 0
+    next_route: int = 0
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

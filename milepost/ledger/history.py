@@ -23,6 +23,7 @@ from milepost.domain.turns import Turn
 from milepost.domain.usage import Usage
 
 CARD_PREVIEW_CHARACTERS = 2_000
+NOTE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                     arguments[event.agent, event.round, index] = call.arguments.text
             case ModelRetried() if event.agent in agents:
                 agents[event.agent].retries += 1
+                agents[event.agent].notes.extend(_switched(agents[event.agent].started, event))
                 agents[event.agent].usage += event.usage
             case ModelFailed() if event.agent in agents:
                 agents[event.agent].usage += event.usage
@@ -146,6 +148,15 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
         agents=tuple(agent.entry(turn.state.terminal) for agent in agents.values()),
         tools=tuple(_reconciled(cards[place], reconciled) for place in places),
     )
+
+
+def _switched(started: AgentStarted, event: ModelRetried) -> list[str]:
+    """A switch of routes, in words."""
+    if event.next_route == event.route:
+        return []
+    before, after = (f"{started.routes[n].provider}/{started.routes[n].model}" for n in (event.route, event.next_route))
+    why = event.error_message[:NOTE_CHARACTERS]
+    return [f"{before} failed ({event.error_code}: {why}); the call went on with {after}."]
 
 
 def _reconciled(card: ToolCard, found: Mapping[str, EffectReconciled]) -> ToolCard:

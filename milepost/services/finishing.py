@@ -99,7 +99,9 @@ def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEven
     """The text of model calls that nobody will end: what was streamed is kept and marked."""
     kept: list[NewEvent] = []
     agents = {event.agent: event for event in events if isinstance(event, AgentStarted)}
-    told = {(event.effect_id, event.attempt) for event in events if isinstance(event, ModelRetried)}
+    retries = [event for event in events if isinstance(event, ModelRetried)]
+    told = {(event.effect_id, event.attempt) for event in retries}
+    on_route = {event.effect_id: event.next_route for event in retries}
     for effect in tx.effects.open_of_turn(turn.turn_id):
         spec = effect.spec
         started = agents.get(spec.agent)
@@ -113,14 +115,17 @@ def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEven
             parts.append(ReasoningPart(streamed["reasoning"]))
         if streamed.get("text"):
             parts.append(TextPart(streamed["text"]))
+        number = on_route.get(spec.effect_id, 0)
+        route = started.routes[number]
         called = ModelCalled(
             turn_id=turn.turn_id,
             agent=spec.agent,
             effect_id=spec.effect_id,
             attempt=effect.attempt,
             round=model_round(spec.position),
-            provider=started.provider,
-            model=started.model,
+            provider=route.provider,
+            model=route.model,
+            route=number,
             message=AssistantMessage(tuple(parts)),
             finish=FinishReason.INCOMPLETE,
             usage=UNKNOWN_USAGE,
