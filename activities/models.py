@@ -26,7 +26,7 @@ from milepost.contracts.activities import (
 )
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import MilepostError, ModelError, ModelFault, ModelIncomplete, PayloadTooLarge
-from milepost.domain.events import ModelCalled, ModelFailed, ModelRetried
+from milepost.domain.events import AgentStarted, ModelCalled, ModelFailed, ModelRetried
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
@@ -48,8 +48,9 @@ from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.finishing import bounded_error, model_position
 from milepost.services.stops import StopSignal, StopWatch
 
-PlanCall = Callable[[int, ToolCallPart, str, FinishReason], PlannedCall]
-"""(index, call, whole arguments, finish reason) -> what the workflow needs to know of the call."""
+PlanCall = Callable[[AgentStarted, int, ToolCallPart, str, FinishReason], PlannedCall]
+"""(what the turn records of the agent, index, call, whole arguments, finish reason) -> what the workflow
+needs to know of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class ModelActivities:
         accepted = completed.message if code is None else _without_calls(completed.message)
         message = await self._stored(accepted)
         calls = tuple(
-            self._plan_call(index, part, part.arguments.text, completed.finish)
+            self._plan_call(call.context.started, index, part, part.arguments.text, completed.finish)
             for index, part in enumerate(accepted.calls)
         )
         text = accepted.text

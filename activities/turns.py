@@ -21,10 +21,11 @@ from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
 from milepost.domain.events import AgentStarted, StreamKind
 from milepost.domain.sessions import Session
-from milepost.domain.tools import ToolDefinition, tool_approval
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, ToolDefinition, tool_approval
 from milepost.domain.turns import Turn, TurnState
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock
+from milepost.ports.tools import CustomTools
 from milepost.services.finishing import Ending, end_turn
 from milepost.services.workbench import Workbench
 
@@ -42,6 +43,7 @@ class TurnActivities:
         clock: Clock,
         agents: Mapping[str, AgentConfig],
         tools: ToolDefinitions,
+        custom_tools: CustomTools,
         workbench: Workbench,
         queues: ChooseQueues,
     ) -> None:
@@ -49,6 +51,7 @@ class TurnActivities:
         self._clock = clock
         self._agents = agents
         self._tools = tools
+        self._custom_tools = custom_tools
         self._workbench = workbench
         self._queues = queues
 
@@ -82,21 +85,27 @@ class TurnActivities:
         agent = self._agents.get(agent_id)
         if agent is None:
             raise AgentUnknown(f"The configuration no longer has the agent '{agent_id}'.", field="agent")
-        offered = agent.tools if tools_unavailable is None else ()
+        built_in = [tool for tool in agent.tools if tool in BUILTIN_TOOL_POLICIES]
+        offered = built_in if tools_unavailable is None else []
+        # Tools of the user's own need no sandbox.
+        custom = self._custom_tools.offered([tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES])
+        approvals = {tool: tool_approval(tool, agent.approvals) for tool in offered}
+        approvals |= {tool.name: tool_approval(tool.name, agent.approvals, tool.policy.approval) for _, tool in custom}
         return AgentStarted(
             turn_id=turn.turn_id,
             agent=agent_id,
             provider=options.provider or agent.provider,
             model=options.model or agent.model,
             system_prompt=agent.system_prompt,
-            tools=self._tools(offered),
+            tools=(*self._tools(offered), *(definition for definition, _ in custom)),
             sampling=agent.sampling,
             max_rounds=agent.max_rounds,
-            tools_unavailable=tools_unavailable if agent.tools else None,
-            approvals={tool: tool_approval(tool, agent.approvals) for tool in offered},
+            tools_unavailable=tools_unavailable if built_in else None,
+            approvals=approvals,
             approval_seconds=agent.approval_seconds,
             # A person who names a route for the turn gets that one.
             fallbacks=() if options.provider or options.model else agent.fallbacks,
+            custom_tools=tuple(tool for _, tool in custom),
         )
 
     @activity.defn(name=FINISH_TURN.name)

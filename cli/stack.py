@@ -83,6 +83,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         worker=worker_name(),
         host=host_name(),
         redactor=core.config.secrets.redactor,
+        custom_tools=core.custom_tools,
     )
 
 

@@ -11,8 +11,11 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.conversation import Conversations
+from activities.custom import CustomCalls
 from activities.models import ModelActivities
-from activities.tools import ToolActivities, plan_call
+from activities.sandboxed import SandboxedCalls
+from activities.toolcalls import plan_call
+from activities.tools import ToolActivities
 from activities.turns import ToolDefinitions, TurnActivities
 from milepost.contracts.naming import MODELS_QUEUE, TURNS_QUEUE, queue_name, sandbox_queue
 from milepost.domain.agents import AgentConfig
@@ -24,6 +27,7 @@ from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.system import Clock
+from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.ports.workflows import WorkflowStarter
 from milepost.security.redaction import Redactor
 from milepost.services.contents import Contents
@@ -57,6 +61,7 @@ class ExecutionParts:
     host: str
     redactor: Redactor = field(default_factory=Redactor)
     """Hides the instance's own secrets in what tools put out."""
+    custom_tools: CustomTools = field(default_factory=NoCustomTools)
 
 
 def embedded_queues() -> QueuePlan:
@@ -94,12 +99,20 @@ class WorkerProcess:
         journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
         stops = StopWatch(parts.ledger, parts.notifier)
         self._turns = TurnActivities(
-            parts.ledger, parts.clock, parts.agents, parts.tools, parts.workbench, self._choose_queues
+            parts.ledger,
+            parts.clock,
+            parts.agents,
+            parts.tools,
+            parts.custom_tools,
+            parts.workbench,
+            self._choose_queues,
         )
         self._models = ModelActivities(
             parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call
         )
-        self._tools = ToolActivities(parts.contents, conversations, journal, parts.workbench, stops, parts.redactor)
+        sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor)
+        custom = CustomCalls(parts.custom_tools, parts.redactor)
+        self._tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, stops)
         self._runtime = WorkerRuntime(
             client, parts.ledger.instance_id, queues, self._activities, settings or WorkerSettings()
         )
@@ -158,8 +171,11 @@ class WorkerProcess:
             served += [self._turns.prepare_turn, self._turns.finish_turn]
         if queue == self._queues.models:
             served.append(self._models.call_model)
+        if queue in (self._queues.models, self._queues.sandbox):
+            # Tools of the user's own run where model calls do, built-in ones where the containers are.
+            served.append(self._tools.run_tool)
         if queue == self._queues.sandbox:
-            served += [self._tools.run_tool, self._tools.end_calls]
+            served.append(self._tools.end_calls)
         return served
 
     def _choose_queues(self, tx: LedgerTx, session: Session) -> tuple[str, str]:

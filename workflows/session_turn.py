@@ -112,7 +112,7 @@ class SessionTurnWorkflow:
     async def _run_agent(self, plan: AgentPlan, prepared: PrepareResult) -> None:
         while self._loop.rounds_done < plan.max_rounds:
             answer = await self._call_model(plan.agent, self._loop.rounds_done + 1, prepared.models_queue)
-            results = await self._run_tools(plan.agent, answer, prepared.sandbox_queue)
+            results = await self._run_tools(plan.agent, answer, prepared)
             self._loop = replace(
                 self._loop, rounds_done=self._loop.rounds_done + 1, total_rounds=self._loop.total_rounds + 1
             )
@@ -137,32 +137,42 @@ class SessionTurnWorkflow:
             raise _Ended(TurnState.FAILED, answer.error_code, answer.error)
         return answer
 
-    async def _run_tools(self, agent: str, answer: CallModelResult, queue: str) -> list[RunToolResult]:
+    async def _run_tools(self, agent: str, answer: CallModelResult, prepared: PrepareResult) -> list[RunToolResult]:
         by_index = {planned.index: planned for planned in answer.calls}
         results: dict[int, RunToolResult] = {}
         for batch in batches([_shape(planned) for planned in answer.calls]):
             _refuse_work_after_cancellation()
-            calls = [
-                asyncio.ensure_future(self._run_tool(agent, answer, by_index[shape.index], queue)) for shape in batch
-            ]
+            batched = [by_index[shape.index] for shape in batch]
+            calls = [asyncio.ensure_future(self._run_tool(agent, answer, each, prepared)) for each in batched]
             try:
                 # Siblings of a failed call are awaited too: nothing may be at work when the turn is finished.
                 done = await asyncio.gather(*calls, return_exceptions=True)
             except asyncio.CancelledError:
-                if any(each.cancelled() or each.exception() is not None for each in calls):
-                    self._left_queue = queue
+                for planned, task in zip(batched, calls, strict=True):
+                    if task.cancelled() or task.exception() is not None:
+                        self._leave(planned, prepared)
                 raise
-            for shape, result in zip(batch, done, strict=True):
+            for planned, result in zip(batched, done, strict=True):
                 if isinstance(result, BaseException):
-                    # No attempt of the call is at work to end its command.
-                    self._left_queue = queue
+                    self._leave(planned, prepared)
+                else:
+                    results[planned.index] = result
+            for result in done:
+                if isinstance(result, BaseException):
                     raise result
-                results[shape.index] = result
             if any(result.stopped for result in results.values()):
                 raise _Ended(TurnState.STOPPED)
         return [results[planned.index] for planned in answer.calls]
 
-    async def _run_tool(self, agent: str, answer: CallModelResult, planned: PlannedCall, queue: str) -> RunToolResult:
+    def _leave(self, planned: PlannedCall, prepared: PrepareResult) -> None:
+        """No attempt of the call is at work to end what it may have started in the sandbox."""
+        if planned.sandboxed:
+            self._left_queue = prepared.sandbox_queue
+
+    async def _run_tool(
+        self, agent: str, answer: CallModelResult, planned: PlannedCall, prepared: PrepareResult
+    ) -> RunToolResult:
+        queue = prepared.sandbox_queue if planned.sandboxed else prepared.models_queue
         params = RunToolParams(
             turn_id=self._turn.turn_id,
             session_id=self._turn.session_id,

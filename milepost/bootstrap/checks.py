@@ -16,6 +16,7 @@ from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
 from milepost.ports.sandbox import SandboxProvider
 from milepost.ports.system import Clock
+from milepost.ports.tools import CustomTools
 from milepost.services.health import Check, CheckFunction
 
 LOW_SPACE_BYTES = 1024**3
@@ -43,6 +44,7 @@ class Parts:
     gateway: ModelGateway
     sandboxes: SandboxProvider | None
     temporal: TemporalPart
+    custom_tools: CustomTools
 
 
 def functions(parts: Parts) -> dict[str, CheckFunction]:
@@ -55,6 +57,8 @@ def functions(parts: Parts) -> dict[str, CheckFunction]:
         "temporal": partial(_temporal, parts),
         "sandbox": partial(_sandbox, parts),
     }
+    for name in parts.config.tools:
+        found[f"tool:{name}"] = partial(_tool, parts, name)
     for agent in parts.config.agents.values():
         found[f"model:{agent.agent_id}"] = partial(_model, parts, agent.agent_id)
     return found
@@ -123,6 +127,16 @@ async def _sandbox(parts: Parts) -> Check:
     health = await parts.sandboxes.check()
     limits = f" Not enforced on this machine: {', '.join(health.unenforced)}." if health.unenforced else ""
     return Check("sandbox", health.ok, health.detail + limits, health.fix)
+
+
+async def _tool(parts: Parts, name: str) -> Check:
+    """Whether a tool of the user's own can be used; no peer is called."""
+    problem = (await asyncio.to_thread(parts.custom_tools.problems)).get(name)
+    if problem is not None:
+        return Check(f"tool:{name}", False, problem.message, problem.fix)
+    ((_, tool),) = parts.custom_tools.offered([name])
+    policy = tool.policy
+    return Check(f"tool:{name}", True, f"{policy.effect_class}, {policy.parallel}, approval: {policy.approval}.")
 
 
 async def _model(parts: Parts, agent_id: str) -> Check:

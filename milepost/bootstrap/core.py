@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from milepost.bootstrap import checks
 from milepost.bootstrap.data_root import DataRoot
+from milepost.bootstrap.extensions import open_tools
 from milepost.bootstrap.sandboxes import open_sandboxes, spec_of
 from milepost.bootstrap.system import SystemClock, UuidIds, release
 from milepost.config.loading import Config
@@ -18,6 +19,7 @@ from milepost.ports.ledger import Ledger, NewEvent
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.sandbox import SandboxProvider
+from milepost.ports.tools import CustomTools
 from milepost.providers.gateway import Gateway
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
@@ -49,13 +51,16 @@ class Core:
     gateway: ModelGateway
     sandboxes: SandboxProvider | None
     workbench: Workbench
+    custom_tools: CustomTools
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
         agents = dict(self.config.agents)
         sessions = SessionService(self.ledger, self.clock, self.ids, agents, self.config.default_agent, self.root.path)
         turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate)
-        parts = checks.Parts(self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal)
+        parts = checks.Parts(
+            self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal, self.custom_tools
+        )
         return Services(
             sessions=sessions,
             turns=turns,
@@ -122,6 +127,8 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         stack.push_async_callback(ledger.close)
         gateway = Gateway(config.providers, config.secrets)
         stack.push_async_callback(gateway.close)
+        custom_tools = await open_tools(config)
+        stack.push_async_callback(custom_tools.close)
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
         yield Core(
@@ -135,4 +142,5 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             gateway=gateway,
             sandboxes=sandboxes,
             workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
+            custom_tools=custom_tools,
         )

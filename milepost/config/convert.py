@@ -27,8 +27,11 @@ from milepost.config.providers import (
     ScriptedSection,
 )
 from milepost.config.references import is_reference
+from milepost.config.tools import HttpToolSection, effect_class
 from milepost.domain.agents import AgentConfig
+from milepost.domain.effects import EffectClass
 from milepost.domain.errors import ConfigInvalid
+from milepost.domain.extensions import HttpPeer, HttpTool, PythonTool, ToolConfig
 from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.providers import (
     EndpointProfile,
@@ -40,7 +43,7 @@ from milepost.domain.providers import (
     Route,
     ScriptedProvider,
 )
-from milepost.domain.tools import Approval
+from milepost.domain.tools import ANY_TOOL, BUILTIN_TOOL_POLICIES, Approval, ToolDefinition, ToolPolicy
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 
@@ -64,6 +67,7 @@ def check(settings: Settings) -> Iterator[Fault]:
             message = f"names a provider '{provider.source}' that is not configured."
             yield ("providers", name, "source"), message, nearest(provider.source, sorted(providers))
     yield from _check_default_agent(settings)
+    yield from _check_tools(settings)
     encryption = settings.temporal.encryption
     if encryption is not None and encryption.current not in encryption.keys:
         message = f"names a key '{encryption.current}' that is not among the keys."
@@ -89,6 +93,23 @@ def _check_fallbacks(settings: Settings, known: list[str]) -> Iterator[Fault]:
             elif route.model is None and _default_model(settings, route.provider) is None:
                 message = f"has no model, and the provider '{route.provider}' has no default one."
                 yield (*path, index), message, f"Set its model, or providers.{route.provider}.model."
+
+
+def _check_tools(settings: Settings) -> Iterator[Fault]:
+    """Names of tools: each is built in or configured, and none is both."""
+    known = [*BUILTIN_TOOL_POLICIES, *settings.tools]
+    for name in settings.tools:
+        if name in BUILTIN_TOOL_POLICIES:
+            yield ("tools", name), "has the name of a built-in tool.", "Give it another name."
+    for agent_id, agent in settings.agents.items():
+        for index, tool in enumerate(agent.tools):
+            if tool not in known:
+                message = f"names a tool '{tool}' that is neither built in nor configured under 'tools'."
+                yield ("agents", agent_id, "tools", index), message, nearest(tool, known)
+        for tool in agent.approvals:
+            if tool not in (*known, ANY_TOOL):
+                message = "is neither a built-in tool nor one configured under 'tools'."
+                yield ("agents", agent_id, "approvals", tool), message, nearest(tool, [*known, ANY_TOOL])
 
 
 def _check_default_agent(settings: Settings) -> Iterator[Fault]:
@@ -163,6 +184,34 @@ def _routes(settings: Settings, routes: Iterable[RouteSection]) -> tuple[Route, 
 
 def _response_format(section: ResponseFormatSection | None) -> ResponseFormat | None:
     return None if section is None else ResponseFormat(section.json_schema, section.name, section.strict)
+
+
+def tools(settings: Settings) -> dict[str, ToolConfig]:
+    """All tools of the user's own, in the order of the file."""
+    result: dict[str, ToolConfig] = {}
+    for name, section in settings.tools.items():
+        if isinstance(section, HttpToolSection):
+            result[name] = _http_tool(name, section)
+        else:
+            entry_point, effect = section.entry_point or name, effect_class(section.effect)
+            result[name] = PythonTool(name, entry_point, effect, section.parallel, section.approval, section.timeout)
+    return result
+
+
+def _http_tool(name: str, section: HttpToolSection) -> HttpTool:
+    return HttpTool(
+        definition=ToolDefinition(name, section.description, section.parameters),
+        peer=HttpPeer(
+            url=section.url,
+            method=section.method,
+            headers={key: text for key, text in section.headers.items() if not is_reference(text)},
+            secret_headers={key: text for key, text in section.headers.items() if is_reference(text)},
+            idempotency_header=section.idempotency_header,
+        ),
+        policy=ToolPolicy(EffectClass(section.effect), section.parallel, section.approval),
+        timeout=section.timeout,
+        response_bytes=int(section.response_limit),
+    )
 
 
 def providers(settings: Settings, base: Path) -> dict[str, ProviderConfig]:

@@ -29,6 +29,7 @@ from milepost.config.references import is_reference
 from milepost.config.secrets import ReferenceSecrets
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import ConfigInvalid, SecretMissing
+from milepost.domain.extensions import ToolConfig
 from milepost.domain.providers import ProviderConfig
 
 FILE_NAME = "milepost.yaml"
@@ -47,6 +48,7 @@ class Config:
     data_root: Path
     providers: Mapping[str, ProviderConfig]
     agents: Mapping[str, AgentConfig]
+    tools: Mapping[str, ToolConfig]
     default_agent: str
     secrets: ReferenceSecrets
     digest: str
@@ -140,6 +142,7 @@ def load_config(explicit: Path | None = None) -> Config:
         data_root=_data_root(settings, base),
         providers=convert.providers(settings, base),
         agents=convert.agents(settings),
+        tools=convert.tools(settings),
         default_agent=convert.default_agent(settings),
         secrets=ReferenceSecrets(base),
         digest=_digest(document.data if document else {}),

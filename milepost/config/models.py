@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, StringCon
 from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
 from milepost.config.sections import Count, HttpUrl, Name, Number, Port, Section
+from milepost.config.tools import CustomToolName, ToolSection
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
 
@@ -122,11 +123,12 @@ class AgentSection(Section):
     model: str | None = None
     """Default: the model of the provider."""
     system_prompt: Annotated[str, StringConstraints(max_length=100_000)] = DEFAULT_SYSTEM_PROMPT
-    tools: tuple[ToolName, ...] = get_args(ToolName)
+    tools: tuple[ToolName | CustomToolName, ...] = get_args(ToolName)
+    """Built-in tools, and those of the section `tools`."""
     sampling: SamplingSection = SamplingSection()
     max_rounds: Annotated[Count, Field(ge=1, le=1000)] = DEFAULT_MAX_ROUNDS
     """Model calls of one turn, at most."""
-    approvals: dict[ToolName | Literal["*"], Literal["allow", "ask"]] = Field(default_factory=dict)
+    approvals: dict[ToolName | CustomToolName | Literal["*"], Literal["allow", "ask"]] = Field(default_factory=dict)
     """Whether a person must agree before a tool runs: ask or allow, by tool; "*" stands for any other tool."""
     approval_seconds: Annotated[Count, Field(ge=1, le=MAX_APPROVAL_SECONDS)] = DEFAULT_APPROVAL_SECONDS
     """How long a person may take to answer; after that the call is not run."""
@@ -183,6 +185,8 @@ class Settings(Section):
     """Agents by id. Without any there is one, 'default', on the scripted provider."""
     default_agent: str | None = None
     """Agent of Sessions that name none. Needed with more than one agent unless one is called 'default'."""
+    tools: Annotated[dict[CustomToolName, ToolSection], Field(max_length=128)] = Field(default_factory=dict)
+    """Tools of your own, by name. An agent has those that its `tools` name."""
     sandbox: SandboxSection = SandboxSection()
     worker: WorkerSection = WorkerSection()
     logging: LoggingSection = LoggingSection()

@@ -141,7 +141,8 @@ class ModelOutcome(StrEnum):
 class PlannedCall:
     """A call the model asked for; it lies in the ledger, in the model's event, at `index`.
 
-    `tool` is a `tool_label`: names and ids that providers send may be long, and 128 of them add up.
+    `tool` is a `tool_label`: names and ids that providers send may be long, and 128 of them add up. A call that is
+    not `sandboxed` runs where model calls do, since it needs the network and secrets, and no container.
     """
 
     index: int
@@ -150,6 +151,7 @@ class PlannedCall:
     input_digest: str
     malformed: bool = False
     timeout_seconds: float = 180.0
+    sandboxed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -416,3 +416,32 @@ class ToolRejected(MilepostError):
 
     code = "tool_rejected"
     kind = ErrorKind.INVALID
+
+
+class ToolUnavailable(MilepostError):
+    """A tool of the user's own that the configuration names cannot be had (its package is missing or faulty)."""
+
+    code = "tool_unavailable"
+    kind = ErrorKind.INVALID
+
+
+class ToolFailed(MilepostError):
+    """A tool of the user's own ended with an error; the text goes back to the model.
+
+    `retryable_now` tells that nothing was done, or that the peer asks to come again.
+    """
+
+    code = "tool_failed"
+
+    def __init__(
+        self, message: str, *, retryable_now: bool = False, detail: dict[str, int | str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retryable_now = retryable_now
+        self.detail = detail or {}
+
+
+class OutcomeUnknown(MilepostError):
+    """A call was handed over and nobody can say whether it took effect."""
+
+    code = "outcome_unknown"

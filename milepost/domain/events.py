@@ -16,7 +16,7 @@ from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
 from milepost.domain.providers import Route
-from milepost.domain.tools import Approval, ToolDefinition
+from milepost.domain.tools import Approval, CustomTool, ToolDefinition
 from milepost.domain.turns import TurnRequest
 from milepost.domain.usage import Usage
 
@@ -82,6 +82,7 @@ class AgentStarted:
     approvals: dict[str, Approval] = field(default_factory=dict)
     approval_seconds: int = DEFAULT_APPROVAL_SECONDS
     fallbacks: tuple[Route, ...] = ()
+    custom_tools: tuple[CustomTool, ...] = ()
 
     @property
     def routes(self) -> tuple[Route, ...]:

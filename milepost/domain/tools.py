@@ -41,6 +41,15 @@ class ToolDefinition:
     parameters: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class CustomTool:
+    """What a turn records of a tool of the user's own beside its definition. `timeout` is seconds."""
+
+    name: str
+    policy: ToolPolicy
+    timeout: float
+
+
 BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
     "read_file": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "list_dir": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
@@ -58,11 +67,13 @@ All run inside the sandbox on the workspace the person chose, which is why none 
 ANY_TOOL = "*"
 
 
-def tool_approval(tool: str, chosen: Mapping[str, Approval]) -> Approval:
-    """An agent's approval policy for a tool: its own entry, the one for any tool, else the built-in default."""
+def tool_approval(tool: str, chosen: Mapping[str, Approval], own: Approval = Approval.ASK) -> Approval:
+    """An agent's approval policy for a tool: its own entry, the one for any tool, else the tool's default.
+
+    `own` is the default of a tool that is not built in.
+    """
     policy = BUILTIN_TOOL_POLICIES.get(tool)
-    default = policy.approval if policy else Approval.ASK
-    return chosen.get(tool, chosen.get(ANY_TOOL, default))
+    return chosen.get(tool, chosen.get(ANY_TOOL, policy.approval if policy else own))
 
 
 MAX_CALLS_PER_RESPONSE = 128

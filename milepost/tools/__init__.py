@@ -1,7 +1,17 @@
-"""The built-in tools: what a model is offered, what a call means, what it gets back. Pure; nothing here does I/O."""
+"""Tools: what a model is offered, what a call means, what it gets back. Pure; nothing here does I/O."""
 
 from milepost.tools.definitions import definitions
-from milepost.tools.planning import PlannedTool, plan
-from milepost.tools.rendering import ToolOutput, render
+from milepost.tools.planning import Planned, PlannedCustom, PlannedTool, plan, plan_custom
+from milepost.tools.rendering import ToolOutput, render, render_answer
 
-__all__ = ["PlannedTool", "ToolOutput", "definitions", "plan", "render"]
+__all__ = [
+    "Planned",
+    "PlannedCustom",
+    "PlannedTool",
+    "ToolOutput",
+    "definitions",
+    "plan",
+    "plan_custom",
+    "render",
+    "render_answer",
+]

@@ -12,8 +12,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from milepost.domain.errors import ToolRejected
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, MAX_TOOL_ARGUMENTS_BYTES
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, MAX_TOOL_ARGUMENTS_BYTES, ToolDefinition
 from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operation, ReadFile, WriteFile
+from milepost.security.schemas import validator
 from milepost.tools.definitions import BASH_TIMEOUT_SECONDS, READ_LINES, definitions
 
 MIB = 1024 * 1024
@@ -43,6 +44,35 @@ class PlannedTool:
     operation: Operation
     timeout: float
     repaired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCustom:
+    """A call of a tool of the user's own that may run; otherwise as `PlannedTool`."""
+
+    arguments: dict[str, Any]
+    timeout: float
+    repaired: bool
+
+
+Planned = PlannedTool | PlannedCustom
+
+
+def plan_custom(definition: ToolDefinition, arguments_json: str, timeout: float) -> PlannedCustom:
+    """Check the arguments of a tool of the user's own against its schema. Raises ToolRejected as `plan` does."""
+    tool = definition.name
+    arguments, repaired = _parse(tool, arguments_json)
+    try:
+        error = best_match(validator(definition.parameters).iter_errors(arguments))
+    except RecursionError:
+        _reject(tool, "the arguments are nested too deeply")
+    if error is not None:
+        _reject(tool, _explain(error))
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        _reject(tool, "an argument contains half of a surrogate pair, which is no text")
+    return PlannedCustom(arguments, timeout, repaired)
 
 
 def plan(tool: str, arguments_json: str) -> PlannedTool:
@@ -113,16 +143,21 @@ def _explain(error: ValidationError) -> str:
             missing = [name for name in schema["required"] if name not in given]
             return f"'{missing[0]}' is missing; the arguments are {known}"
         case "additionalProperties":
-            extra = sorted(set(given) - set(schema["properties"]))
-            return f"'{extra[0][:100]}' is no argument; the arguments are {known}"
+            extra = sorted(set(given) - set(schema.get("properties", {})))
+            if extra and not schema.get("patternProperties"):
+                return f"'{extra[0][:100]}' is no argument; the arguments are {known or 'none'}"
+            return f"{field} has an argument that is not accepted"
         case "type":
             return f"'{field}' must be of type {error.validator_value}, not {_kind(error.instance)}"
-        case "minLength":
+        case "enum":
+            return f"'{field}' must be one of {json.dumps(error.validator_value, ensure_ascii=False)[:500]}"
+        case "minLength" if error.validator_value == 1:
             return f"'{field}' must not be empty"
         case "minimum" | "maximum":
             return f"'{field}' is {error.instance}; the {error.validator} is {error.validator_value}"
         case _:
-            return f"'{field}' is not valid ({error.validator})"
+            wanted = json.dumps(error.validator_value, default=str)
+            return f"'{field}' is not valid ({error.validator} {wanted[:200]})"
 
 
 def _check_text(tool: str, field: str, value: str) -> None:

@@ -58,6 +58,14 @@ def render(tool: str, operation: Operation, outcome: Outcome) -> ToolOutput:
             return _lines(outcome, detail, "No files match.", "narrow the pattern or the path")
 
 
+def render_answer(text: str, *, is_error: bool, detail: dict[str, Any]) -> ToolOutput:
+    """What the model is told of the answer of a tool of the user's own: at most 64 KiB, beginning and end."""
+    if len(text) * 4 <= TEXT_LIMIT:
+        return ToolOutput(text, is_error, detail)
+    shown, cut = _shown(text.encode("utf-8", "replace"), TEXT_LIMIT - _HINT_ROOM)
+    return ToolOutput(shown, is_error, detail, text if cut else None)
+
+
 def _detail(outcome: Outcome) -> dict[str, Any]:
     flags = {name: True for name in ("truncated", "timed_out", "killed", "attached") if getattr(outcome, name)}
     result: dict[str, Any] = {**outcome.detail, **flags}

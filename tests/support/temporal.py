@@ -20,6 +20,7 @@ from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.sandbox import SandboxProvider, SandboxSpec
+from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.services.contents import Contents
 from milepost.services.history import HistoryService
 from milepost.services.sessions import OpenSession, SessionService
@@ -103,6 +104,7 @@ async def build_stack(
     sandboxes: SandboxProvider | None,
     address: TemporalAddress,
     agents: dict[str, AgentConfig] | None = None,
+    custom_tools: CustomTools | None = None,
 ) -> Stack:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(blobs)  # type: ignore[arg-type]
@@ -112,7 +114,17 @@ async def build_stack(
     )
     client = await connect(address)
     parts = ExecutionParts(
-        ledger, notifier, clock, contents, agents, gateway, workbench, definitions, ids.new("wrk"), "test-host"
+        ledger,
+        notifier,
+        clock,
+        contents,
+        agents,
+        gateway,
+        workbench,
+        definitions,
+        ids.new("wrk"),
+        "test-host",
+        custom_tools=custom_tools or NoCustomTools(),
     )
     return Stack(
         parts,

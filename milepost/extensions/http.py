@@ -1,0 +1,125 @@
+"""Requests to the peers of tools: no redirects, nothing from the environment, bounded answers.
+
+The address is the configuration's alone; nothing that a model says changes where a request goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from milepost.domain.errors import OutcomeUnknown, ToolFailed, ToolUnavailable
+from milepost.domain.extensions import HttpPeer
+from milepost.ports.secrets import SecretStore
+
+CONNECT_SECONDS = 10.0
+MAX_CONNECTIONS = 64
+BODILESS = frozenset({"GET", "DELETE"})
+"""Methods whose arguments travel in the query."""
+
+PASSING = frozenset({408, 425, 429, 503})
+"""Statuses with which a peer says that it did nothing and may be asked again."""
+
+COMPRESSED = "[the answer came compressed although asked not to, and is not shown]"
+
+GATEWAY = frozenset({502, 504})
+"""Statuses of a proxy that does not know what became of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A peer's answer. `truncated` tells that it was longer than what was read."""
+
+    status: int
+    text: str
+    truncated: bool
+
+
+class PeerClient:
+    """One client for all peers. A connection serves one request.
+
+    A kept one that the peer has closed meanwhile would leave open whether a request on it arrived.
+    """
+
+    def __init__(self, secrets: SecretStore) -> None:
+        self._secrets = secrets
+        self._http = httpx.AsyncClient(
+            trust_env=False,
+            follow_redirects=False,
+            limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=0),
+        )
+
+    async def send(self, owner: str, request: httpx.Request, seconds: float, limit: int) -> Reply:
+        """Send it and read at most `limit` bytes of the answer, all within `seconds`. `owner` is for texts.
+
+        Raises:
+            ToolFailed: the peer could not be reached; nothing was sent.
+            OutcomeUnknown: no whole answer came.
+        """
+        request.extensions["timeout"] = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds)).as_dict()
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._http.send(request, stream=True)
+                try:
+                    return await _read(response, limit)
+                finally:
+                    await response.aclose()
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
+            said = f"{owner} cannot be reached ({type(error).__name__})."
+            raise ToolFailed(said, retryable_now=True) from error
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise OutcomeUnknown(f"{owner} did not answer within {seconds:g} s.") from error
+        except httpx.HTTPError as error:
+            raise OutcomeUnknown(f"The connection to {owner} broke off ({type(error).__name__}).") from error
+
+    def request(
+        self, peer: HttpPeer, body: bytes | None, query: Mapping[str, str] | None, key: str | None
+    ) -> httpx.Request:
+        """A request with the peer's headers, and the idempotency key if there is one.
+
+        Raises:
+            ToolUnavailable: a secret reference does not resolve, or its value cannot be a header.
+        """
+        headers = {"User-Agent": "milepost", "Accept": "*/*", "Accept-Encoding": "identity", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        headers |= dict(peer.headers)
+        for name, reference in peer.secret_headers.items():
+            headers[name] = self._secret(reference)
+        if key is not None:
+            headers[peer.idempotency_header] = key
+        try:
+            return self._http.build_request(peer.method, peer.url, content=body, params=query or None, headers=headers)
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            # Said here, without the value: the library would quote it.
+            raise ToolUnavailable(f"A request to {peer.url} cannot be made ({type(error).__name__}).") from None
+
+    def _secret(self, reference: str) -> str:
+        value = self._secrets.resolve(reference)
+        if not value.isascii() or not value.isprintable() or value != value.strip():
+            raise ToolUnavailable(
+                f"What {reference} holds cannot be sent as a header.",
+                field=reference,
+                fix="It must be one line of printable ASCII without spaces around it.",
+            )
+        return value
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+
+async def _read(response: httpx.Response, limit: int) -> Reply:
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        return Reply(response.status_code, COMPRESSED, False)
+    data = bytearray()
+    async for piece in response.aiter_raw():
+        data += piece[: limit + 1 - len(data)]
+        if len(data) > limit:
+            break
+    text = bytes(data[:limit]).decode("utf-8", "replace")
+    return Reply(response.status_code, text, len(data) > limit)
