@@ -35,6 +35,7 @@ _TAGS = {
     "turns": "One accepted request and its one terminal state.",
     "history": "What was asked, said, done and spent.",
     "rewinds": "Going back to a turn.",
+    "search": "Finding texts again.",
     "approvals": "What waits for a person, what a person decided for calls to come, and how lost calls turned out.",
     "live": "Events and text as they come. The WebSocket at `/api/v1/ws?session=...&after=...` sends the same frames.",
     "instance": "Health and what runs here.",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.invocation import Invocation, command
+from cli.output import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +16,7 @@ def register(app: typer.Typer) -> None:
     database = typer.Typer(help="The database of the ledger.", no_args_is_help=True)
     app.add_typer(database, name="db")
     command(database, "upgrade")(upgrade)
+    command(database, "reindex")(reindex)
     sandbox = typer.Typer(help="The sandbox of Sessions.", no_args_is_help=True)
     app.add_typer(sandbox, name="sandbox")
     command(sandbox, "build-image")(build_image)
@@ -32,6 +34,31 @@ async def upgrade(call: Invocation) -> None:
         call.out.document({"revision": revision})
     else:
         call.out.line(f"The ledger has the schema of this release ({revision}).")
+
+
+async def reindex(call: Invocation) -> None:
+    """Make the search index anew from the ledger's events. Stop a running instance first."""
+    import time
+
+    from milepost.bootstrap.reindexing import rebuild_search
+    from milepost.services.search import Progress
+
+    told = time.monotonic()
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        if time.monotonic() - told >= 1:
+            told = time.monotonic()
+            call.out.note(f"{counted(progress.sessions, 'Session')}, {counted(progress.events, 'event')} ...")
+
+    root = call.root
+    root.prepare()
+    with root.lock("db reindex"):
+        done = await rebuild_search(call.config, tell)
+    if call.json:
+        call.out.document(dataclasses.asdict(done))
+    else:
+        call.out.line(f"Indexed {counted(done.events, 'event')} of {counted(done.sessions, 'Session')}.")
 
 
 async def build_image(

@@ -29,6 +29,7 @@ from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
+from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 from milepost.services.workbench import Workbench
@@ -68,6 +69,7 @@ class Core:
             rewinds=RewindService(
                 self.ledger, self.clock, self.ids, networked=self.config.settings.sandbox.network != "none"
             ),
+            search=SearchService(self.ledger),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             live=LiveService(self.ledger, self.notifier, self.clock),

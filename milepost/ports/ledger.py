@@ -22,6 +22,7 @@ from milepost.domain.sessions import Session, SessionStatus, Workspace
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
 from milepost.ledger.chain import StoredEvent
+from milepost.ports.search import SearchIndex
 
 T = TypeVar("T")
 
@@ -357,6 +358,8 @@ class LedgerTx(Protocol):
 
     @property
     def events(self) -> EventLog: ...
+    @property
+    def search(self) -> SearchIndex: ...
     @property
     def sessions(self) -> Sessions: ...
     @property

@@ -12,6 +12,7 @@ from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
+from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 
@@ -24,6 +25,7 @@ class Services:
     turns: TurnService
     history: HistoryService
     rewinds: RewindService
+    search: SearchService
     approvals: ApprovalService
     outcomes: OutcomeService
     live: LiveService

@@ -10,12 +10,13 @@ from sqlalchemy import Connection, bindparam, cast, insert, literal_column, null
 from sqlalchemy.types import BigInteger, LargeBinary, Text
 
 from milepost.domain.errors import InvalidInput, LedgerCorrupt, TurnNotRunning
-from milepost.domain.events import EVENTS_BY_KIND, LATE_EVENTS, StreamKind
+from milepost.domain.events import EVENTS_BY_KIND, LATE_EVENTS, Event, StreamKind
 from milepost.domain.turns import TurnState
 from milepost.ledger.chain import GENESIS, StoredEvent, event_hash
 from milepost.ledger.codec import encode
 from milepost.ports.ledger import NewEvent
 from milepost.storage.columns import check_identifier
+from milepost.storage.search import SqlSearchIndex
 from milepost.storage.statements import Prepared, insert_ignore
 from milepost.storage.tables import events, streams, turns
 
@@ -94,9 +95,9 @@ _READ_TURN = (
 _FIND = select(*_COLUMNS).where(events.c.stream_id == bindparam("stream"), events.c.event_key == bindparam("key"))
 _READ_TURNS = (
     select(*_COLUMNS)
+    # Without the stream, which would let SQLite walk the whole of it instead of looking up the turns.
     .where(
         events.c.turn_id.in_(bindparam("turns", expanding=True)),
-        events.c.stream_id == bindparam("stream"),
         events.c.type.in_(bindparam("types", expanding=True)),
     )
     .order_by(events.c.seq)
@@ -105,11 +106,12 @@ _READ_TURN_TYPES = _READ_TURN.where(events.c.type.in_(bindparam("types", expandi
 
 
 class SqlEventLog:
-    """`ports.ledger.EventLog`. Appending wakes the readers of the stream after the commit."""
+    """`ports.ledger.EventLog`. Appending feeds the search index, and wakes the stream's readers after the commit."""
 
-    def __init__(self, conn: Connection, notify: Callable[[str], None]) -> None:
+    def __init__(self, conn: Connection, notify: Callable[[str], None], index: SqlSearchIndex) -> None:
         self._conn = conn
         self._notify = notify
+        self._index = index
 
     def append(self, stream_id: str, kind: StreamKind, new: Sequence[NewEvent], at: int) -> list[int]:
         if not new:
@@ -119,6 +121,7 @@ class SqlEventLog:
         _check(stream_id, kind, new)
         seq, head, known, ended = self._look_up(stream_id, kind, new)
         rows: list[dict[str, Any]] = []
+        added: list[tuple[int, int, str | None, Event]] = []
         for item in new:
             if item.key in known:
                 continue
@@ -129,9 +132,12 @@ class SqlEventLog:
             head = row["hash"]
             known[item.key] = seq
             rows.append(row)
+            added.append((seq, at, item.turn_id, item.event))
         if rows:
             _INSERT.run_many(self._conn, rows)
             _SET_HEAD.run(self._conn, {"stream": stream_id, "seq": seq, "head": head})
+            if kind is StreamKind.SESSION:
+                self._index.add(stream_id, added)
             self._notify(stream_id)
         return [known[item.key] for item in new]
 
@@ -197,8 +203,9 @@ class SqlEventLog:
             return []
         if len(turn_ids) > MAX_TURNS:
             raise InvalidInput(f"Events of {len(turn_ids)} turns at once are too many; at most {MAX_TURNS}.")
-        params = {"stream": stream_id, "turns": list(turn_ids), "types": list(types)}
-        return [_stored(row) for row in self._conn.execute(_READ_TURNS, params)]
+        params = {"turns": list(turn_ids), "types": list(types)}
+        rows = self._conn.execute(_READ_TURNS, params)
+        return [_stored(row) for row in rows if row.stream_id == stream_id]
 
     def head(self, stream_id: str) -> tuple[int, bytes]:
         row = self._conn.execute(_GET_HEAD, {"stream": stream_id}).first()

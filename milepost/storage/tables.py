@@ -29,6 +29,7 @@ from sqlalchemy import (
 from milepost.domain.approvals import ApprovalState, Verdict
 from milepost.domain.effects import EffectClass, EffectState
 from milepost.domain.events import StreamKind
+from milepost.domain.search import SearchKind
 from milepost.domain.sessions import SessionMode, SessionStatus
 from milepost.domain.turns import TurnState
 from milepost.ports.ledger import OutboxKind
@@ -312,6 +313,37 @@ deltas = Table(
     UniqueConstraint("effect_id", "attempt", "channel", "offset"),
     Index(None, "turn_id", "position"),
     sqlite_autoincrement=True,
+)
+
+search_passages = Table(
+    "search_passages",
+    metadata,
+    Column("doc_id", SERIAL, autoincrement=True, nullable=False),
+    Column("session_id", Identifier, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("kind", Identifier, nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("passage", Integer, nullable=False),
+    Column("first_character", Integer, nullable=False),
+    Column("last_character", Integer, nullable=False),
+    Column("agent", Utf8, nullable=False),
+    Column("turn_id", Identifier),
+    Column("at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("doc_id"),
+    UniqueConstraint("session_id", "seq", "kind", "part", "passage"),
+    Index(None, "at", "doc_id"),
+    CheckConstraint(one_of("kind", SearchKind), name="kind"),
+)
+"""The words of passages are in `search_words`, which each database has in a form of its own (see `search`)."""
+
+search_state = Table(
+    "search_state",
+    metadata,
+    Column("id", Integer, autoincrement=False, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("complete", Boolean, nullable=False),
+    PrimaryKeyConstraint("id"),
+    CheckConstraint("id = 1", name="single_row"),
 )
 
 leases = Table(

@@ -12,6 +12,7 @@ from milepost.storage.leases import SqlLeases
 from milepost.storage.outbox import SqlOutbox
 from milepost.storage.rewinds import SqlRewinds
 from milepost.storage.rules import SqlPolicyRules
+from milepost.storage.search import SqlSearchIndex
 from milepost.storage.sessions import SqlSessions
 from milepost.storage.turns import SqlTurns
 from milepost.storage.workers import SqlWorkers
@@ -23,7 +24,8 @@ class Transaction:
     def __init__(self, conn: Connection) -> None:
         self.connection = conn
         self.topics: set[str] = set()
-        self.events = SqlEventLog(conn, self.notify)
+        self.search = SqlSearchIndex(conn)
+        self.events = SqlEventLog(conn, self.notify, self.search)
         self.sessions = SqlSessions(conn)
         self.turns = SqlTurns(conn, self.notify)
         self.rewinds = SqlRewinds(conn)

@@ -36,6 +36,7 @@ from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
+from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
@@ -261,6 +262,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         turns=turns,
         history=HistoryService(ledger),
         rewinds=RewindService(ledger, clock, ids),
+        search=SearchService(ledger),
         approvals=ApprovalService(ledger, clock, ids),
         outcomes=OutcomeService(ledger, contents, clock),
         live=LiveService(ledger, notifier, clock),

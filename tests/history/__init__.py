@@ -1,0 +1,1 @@
+"""History, search, export and import."""
