@@ -32,6 +32,9 @@ _UNSPACED = (
 _KEPT = frozenset({0, 7, 8, 9})
 """Canonical combining classes (Unicode, UAX #44) of what is no diacritic."""
 
+_STYLE = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]")
+"""Control sequences of ECMA-48, section 5.4."""
+
 _PIECE = re.compile(r"[^\W_]+")
 
 
@@ -46,6 +49,7 @@ class Passage:
 
 def words(text: str) -> list[str]:
     """The words of a text in order."""
+    text = _unstyled(text)
     if text.isascii():
         return [word[:MAX_WORD] for word in _PIECE.findall(text.lower())]
     return [word for word, _, _ in placed_words(text)]
@@ -53,9 +57,16 @@ def words(text: str) -> list[str]:
 
 def placed_words(text: str) -> Iterator[tuple[str, int, int]]:
     """Words with the characters (start, end) of the text that they come from."""
-    for run in _runs().finditer(text):
+    for run in _runs().finditer(_unstyled(text)):
         for word in _folded(run.group()[: 4 * MAX_WORD]):
             yield word, run.start(), run.end()
+
+
+def _unstyled(text: str) -> str:
+    """The text, of the same length, without what colors a terminal: `ESC [31mError` has no word `31merror`."""
+    if "\x1b" not in text:
+        return text
+    return _STYLE.sub(lambda found: " " * len(found.group()), text)
 
 
 def passages(text: str) -> Iterator[Passage]:

@@ -23,7 +23,7 @@ class SearchIndex(Protocol):
     ) -> tuple[list[Found], tuple[int, int] | None]:
         """Texts whose event has `needle` in its payload, newest first; and where to go on (None: the end).
 
-        Looks at no more than `rows` texts and finds at most `limit`. `before` and the place to go on are (time, doc id).
+        Looks at no more than `rows` texts and finds at most `limit`. Places to go on are (time, doc id).
         """
 
     def clear(self) -> None:

@@ -343,6 +343,7 @@ def test_words_of_many_scripts() -> None:
     assert words("Ünïcödé_Straße ﬁx ½") == ["unicode", "strasse", "fix", "1", "2"]
     assert words("e\u0301a") == words("éa") == words("ea")
     assert words("東京 Tower") == ["東", "京", "tower"]
+    assert words("\x1b[31mError\x1b[0m\x1b[2Kdone") == ["error", "done"]
     assert words("") == words("=> \0 \ud800 🚀") == []
 
 
