@@ -36,6 +36,7 @@ from milepost.domain.messages import (
     TextPart,
     ToolCallPart,
 )
+from milepost.domain.prices import priced
 from milepost.domain.tools import MAX_CALLS_PER_RESPONSE, MAX_TOOL_ARGUMENTS_BYTES, MAX_TOOL_NAME_BYTES
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.engine.effects import Entry, effect_id, idempotency_key
@@ -194,8 +195,9 @@ class ModelActivities:
         diagnostics = completed.diagnostics
         if call.context.omitted:
             diagnostics = (*diagnostics, f"Turns up to number {call.context.omitted} did not fit and were left out.")
-        event = _called(call, attempt, message, completed.finish, diagnostics)
-        event = replace(event, usage=completed.usage, provider=completed.provider, model=completed.model)
+        usage = _priced(call, completed.usage)
+        event = _called(call, attempt, message, completed.finish, diagnostics, usage)
+        event = replace(event, provider=completed.provider, model=completed.model)
         await self._journal.settle(
             call.spec, attempt, Settlement(EffectState.SUCCEEDED, encode(result)), [_event(call, event)]
         )
@@ -216,7 +218,7 @@ class ModelActivities:
         return AssistantMessage(tuple(parts), state)
 
     async def _stopped(self, call: _Call, attempt: int, deltas: DeltaWriter) -> CallModelResult:
-        event = _called(call, attempt, _partial(deltas), FinishReason.STOPPED, ())
+        event = _called(call, attempt, _partial(deltas), FinishReason.STOPPED, (), _priced(call, UNKNOWN_USAGE))
         result = CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id, FinishReason.STOPPED)
         await self._journal.settle(
             call.spec, attempt, Settlement(EffectState.CANCELLED, encode(result)), [_event(call, event)]
@@ -228,7 +230,7 @@ class ModelActivities:
         following = None if last else call.routing.failed(error)
         if following is None or not (isinstance(error, ModelError) or error.other_route_may_help):
             return await self._settle_failed(call, attempt, deltas, error)
-        retried = _retried(call, attempt, error.code, str(error), _cost(error), following)
+        retried = _retried(call, attempt, error.code, str(error), _charge(call, error), following)
         await self._journal.record(call.spec.session_id, call.spec.turn_id, call.params.claim, [retried])
         raise retry_error(error, following.delay) from error
 
@@ -243,7 +245,7 @@ class ModelActivities:
         )
         partial = _partial(deltas)
         # What was streamed stays readable; its cost is counted once, by the failure.
-        kept = _called(call, attempt, partial, FinishReason.INCOMPLETE, (), usage=Usage())
+        kept = _called(call, attempt, partial, FinishReason.INCOMPLETE, (), Usage())
         failed = ModelFailed(
             turn_id=call.params.turn_id,
             agent=call.params.agent,
@@ -251,7 +253,7 @@ class ModelActivities:
             attempt=attempt,
             error_code=error.code,
             error_message=bounded_error(str(error)),
-            usage=_cost(error),
+            usage=_charge(call, error),
             route=call.routing.index,
         )
         events = [_event(call, kept)] if partial.parts else []
@@ -270,8 +272,15 @@ def _partial(deltas: DeltaWriter) -> AssistantMessage:
     return AssistantMessage(tuple(parts))
 
 
-def _cost(error: MilepostError) -> Usage:
-    return UNKNOWN_USAGE if isinstance(error, ModelError) and error.may_have_cost else Usage()
+def _charge(call: _Call, error: MilepostError) -> Usage:
+    """What a failed attempt is known to have used and cost."""
+    used = UNKNOWN_USAGE if isinstance(error, ModelError) and error.may_have_cost else Usage()
+    return _priced(call, used)
+
+
+def _priced(call: _Call, usage: Usage) -> Usage:
+    """With its cost, by the prices of this try's route that were recorded at the turn's start."""
+    return priced(usage, call.context.started.prices_of(call.routing.index))
 
 
 def _called(
@@ -280,7 +289,7 @@ def _called(
     message: AssistantMessage,
     finish: FinishReason,
     diagnostics: tuple[str, ...],
-    usage: Usage = UNKNOWN_USAGE,
+    usage: Usage,
 ) -> ModelCalled:
     return ModelCalled(
         turn_id=call.params.turn_id,
@@ -326,7 +335,7 @@ def _lost_attempt(call: _Call, attempt: int) -> list[NewEvent]:
         return []
     # Nothing was recorded since: the lost attempt took the route that this one takes.
     text = "The worker was lost during the call."
-    return [_retried(call, attempt - 1, WORKER_LOST, text, UNKNOWN_USAGE, call.routing)]
+    return [_retried(call, attempt - 1, WORKER_LOST, text, _priced(call, UNKNOWN_USAGE), call.routing)]
 
 
 def _without_calls(message: AssistantMessage) -> AssistantMessage:

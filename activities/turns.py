@@ -20,10 +20,13 @@ from milepost.contracts.activities import (
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
 from milepost.domain.events import AgentStarted, StreamKind
+from milepost.domain.prices import RoutePrices
+from milepost.domain.providers import Route
 from milepost.domain.sessions import Session
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, ToolDefinition, tool_approval
 from milepost.domain.turns import Turn, TurnState
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
+from milepost.ports.prices import Prices
 from milepost.ports.system import Clock
 from milepost.ports.tools import CustomTools
 from milepost.services.finishing import Ending, end_turn
@@ -46,6 +49,7 @@ class TurnActivities:
         custom_tools: CustomTools,
         workbench: Workbench,
         queues: ChooseQueues,
+        prices: Prices,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -54,12 +58,14 @@ class TurnActivities:
         self._custom_tools = custom_tools
         self._workbench = workbench
         self._queues = queues
+        self._prices = prices
 
     @activity.defn(name=PREPARE_TURN.name)
     async def prepare_turn(self, params: PrepareParams) -> PrepareResult:
         """Claim the turn for this workflow run and record what its agents are made of."""
         with boundary():
             reason = await self._workbench.unavailable()
+            await self._prices.load()
             now = self._clock.now()
 
             def body(tx: LedgerTx) -> PrepareResult:
@@ -91,11 +97,14 @@ class TurnActivities:
         custom = self._custom_tools.offered([tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES])
         approvals = {tool: tool_approval(tool, agent.approvals) for tool in offered}
         approvals |= {tool.name: tool_approval(tool.name, agent.approvals, tool.policy.approval) for _, tool in custom}
+        provider, model = options.provider or agent.provider, options.model or agent.model
+        # A person who names a route for the turn gets that one.
+        fallbacks = () if options.provider or options.model else agent.fallbacks
         return AgentStarted(
             turn_id=turn.turn_id,
             agent=agent_id,
-            provider=options.provider or agent.provider,
-            model=options.model or agent.model,
+            provider=provider,
+            model=model,
             system_prompt=agent.system_prompt,
             tools=(*self._tools(offered), *(definition for definition, _ in custom)),
             sampling=agent.sampling,
@@ -103,10 +112,14 @@ class TurnActivities:
             tools_unavailable=tools_unavailable if built_in else None,
             approvals=approvals,
             approval_seconds=agent.approval_seconds,
-            # A person who names a route for the turn gets that one.
-            fallbacks=() if options.provider or options.model else agent.fallbacks,
+            fallbacks=fallbacks,
             custom_tools=tuple(tool for _, tool in custom),
+            prices=self._route_prices(Route(provider, model), *fallbacks),
         )
+
+    def _route_prices(self, *routes: Route) -> tuple[RoutePrices, ...]:
+        found = ((route, self._prices.of(route.provider, route.model)) for route in routes)
+        return tuple(RoutePrices(route.provider, route.model, prices) for route, prices in found)
 
     @activity.defn(name=FINISH_TURN.name)
     async def finish_turn(self, params: FinishParams) -> FinishResult:

@@ -84,6 +84,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         host=host_name(),
         redactor=core.config.secrets.redactor,
         custom_tools=core.custom_tools,
+        prices=core.prices,
     )
 
 

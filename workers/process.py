@@ -26,6 +26,7 @@ from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
+from milepost.ports.prices import NoPrices, Prices
 from milepost.ports.system import Clock
 from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.ports.workflows import WorkflowStarter
@@ -62,6 +63,7 @@ class ExecutionParts:
     redactor: Redactor = field(default_factory=Redactor)
     """Hides the instance's own secrets in what tools put out."""
     custom_tools: CustomTools = field(default_factory=NoCustomTools)
+    prices: Prices = field(default_factory=NoPrices)
 
 
 def embedded_queues() -> QueuePlan:
@@ -106,6 +108,7 @@ class WorkerProcess:
             parts.custom_tools,
             parts.workbench,
             self._choose_queues,
+            parts.prices,
         )
         self._models = ModelActivities(
             parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call

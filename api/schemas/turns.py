@@ -11,7 +11,8 @@ from api.schemas.sessions import MAX_LIMIT
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.errors import InvalidInput
 from milepost.domain.turns import Turn, TurnState
-from milepost.domain.usage import Usage
+from milepost.domain.usage import Cost, Usage
+from milepost.ledger.codec import decimal_text
 from milepost.services.turns import BeginTurn, TurnView
 
 _MAX_NUMBER = 2**31 - 1
@@ -79,8 +80,24 @@ class NumberPage(Query):
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
 
 
+class CostShape(Shape):
+    """What was paid, exactly. Unless `complete`, it is a known subtotal: at least so much."""
+
+    amount: str
+    """In whole units of the currency, as decimal text."""
+    currency: str
+    complete: bool
+
+    @classmethod
+    def of(cls, cost: Cost) -> CostShape:
+        return cls(amount=decimal_text(cost.amount), currency=cost.currency, complete=cost.complete)
+
+
 class UsageShape(Shape):
-    """Tokens in four disjoint classes. Unless `complete`, they are a known subtotal."""
+    """Tokens in four disjoint classes. Unless `complete`, they are a known subtotal.
+
+    `cache_write_tokens` is a part of `input_tokens`.
+    """
 
     input_tokens: int
     cached_input_tokens: int
@@ -88,6 +105,8 @@ class UsageShape(Shape):
     reasoning_tokens: int
     total_tokens: int
     complete: bool
+    cache_write_tokens: int
+    cost: CostShape
 
     @classmethod
     def of(cls, usage: Usage) -> UsageShape:
@@ -98,6 +117,8 @@ class UsageShape(Shape):
             reasoning_tokens=usage.reasoning_tokens,
             total_tokens=usage.total_tokens,
             complete=usage.complete,
+            cache_write_tokens=usage.cache_write_tokens,
+            cost=CostShape.of(usage.spent),
         )
 
 

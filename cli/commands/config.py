@@ -31,6 +31,12 @@ TEMPLATE = """\
 #     provider: local
 #     tools: [read_file, write_file, edit_file, list_dir, grep, glob, bash]
 
+# What models cost, per million tokens, where the packaged table does not know it:
+#
+# prices:
+#   models:
+#     - {provider: local, input: 0, output: 0}
+
 sandbox:
   backend: podman          # podman | none (Sessions then have no tools)
   network: none            # none | bridge

@@ -10,6 +10,7 @@ import typer
 from cli.commands.sessions import SessionId
 from cli.invocation import Invocation, command
 from cli.marks import mark_of
+from cli.money import cost_words
 from cli.output import printable, short
 from cli.routes import API, Json
 
@@ -79,11 +80,11 @@ def print_entry(call: Invocation, turn: Json) -> None:
 
 def _tokens(usage: Json) -> str:
     if not usage["complete"] and not usage["total_tokens"]:
-        return "tokens unknown"
+        return f"tokens unknown · {cost_words(usage['cost'])}"
     known = "" if usage["complete"] else " (known subtotal)"
     return (
         f"{usage['input_tokens']} input, {usage['cached_input_tokens']} cached, {usage['output_tokens']} output, "
-        f"{usage['reasoning_tokens']} reasoning tokens{known}"
+        f"{usage['reasoning_tokens']} reasoning tokens{known} · {cost_words(usage['cost'])}"
     )
 
 

@@ -83,13 +83,11 @@ def summarize(call: Invocation, turn: Json) -> None:
     """How a turn ended, for people, with the links to its History entry and its workflow."""
     from rich.markup import escape
 
+    from cli.money import usage_words
     from cli.output import counted, short
 
     style = {"completed": "green", "stopped": "yellow"}.get(turn["state"], "red")
-    usage = turn["usage"]
-    tokens = counted(usage["total_tokens"], "token")
-    if not usage["complete"]:
-        tokens = f"{tokens} known" if usage["total_tokens"] else "tokens unknown"
+    tokens = usage_words(turn["usage"])
     models = counted(sum(agent["calls"] for agent in turn["agents"]), "model call")
     tools = counted(len(turn["tools"]), "tool call")
     call.out.line()

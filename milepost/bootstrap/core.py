@@ -18,9 +18,11 @@ from milepost.domain.events import InstanceStarted, StreamKind
 from milepost.ports.ledger import Ledger, NewEvent
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
+from milepost.ports.prices import Prices
 from milepost.ports.sandbox import SandboxProvider
 from milepost.ports.tools import CustomTools
 from milepost.providers.gateway import Gateway
+from milepost.providers.pricing import PriceBook
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.contents import Contents
@@ -50,6 +52,7 @@ class Core:
     notifier: Notifier
     contents: Contents
     gateway: ModelGateway
+    prices: Prices
     sandboxes: SandboxProvider | None
     workbench: Workbench
     custom_tools: CustomTools
@@ -142,6 +145,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             notifier=notifier,
             contents=Contents(FileBlobStore(root.blobs)),
             gateway=gateway,
+            prices=PriceBook(config.providers, config.prices),
             sandboxes=sandboxes,
             workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
             custom_tools=custom_tools,

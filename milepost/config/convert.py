@@ -15,6 +15,7 @@ from milepost.config.models import (
     Settings,
     TemporalSection,
 )
+from milepost.config.prices import TokenPricesSection
 from milepost.config.problems import nearest
 from milepost.config.providers import (
     DEMO_MODEL,
@@ -33,6 +34,7 @@ from milepost.domain.effects import EffectClass
 from milepost.domain.errors import ConfigInvalid
 from milepost.domain.extensions import HttpPeer, HttpTool, PythonTool, ToolConfig
 from milepost.domain.messages import ResponseFormat, Sampling
+from milepost.domain.prices import PriceList, PriceRule, PriceTier, TokenPrices
 from milepost.domain.providers import (
     EndpointProfile,
     ModelLimits,
@@ -256,6 +258,34 @@ def _profiles(section: OpenAICompatibleSection) -> dict[str, Any]:
 def _profile(section: ProfileSection) -> EndpointProfile:
     values = {name: getattr(section, name) for name in ProfileSection.model_fields}
     return EndpointProfile(**values)
+
+
+def prices(settings: Settings) -> PriceList:
+    """The price list; classes without a price of their own cost what input or output costs."""
+    section = settings.prices
+    rules = tuple(
+        PriceRule(
+            provider=entry.provider,
+            model=entry.model,
+            prices=_token_prices(entry),
+            tiers=tuple(
+                PriceTier(tier.above_input_tokens, _token_prices(tier))
+                for tier in sorted(entry.tiers, key=lambda tier: tier.above_input_tokens)
+            ),
+        )
+        for entry in section.models
+    )
+    return PriceList(section.version, section.currency, section.packaged, rules)
+
+
+def _token_prices(section: TokenPricesSection) -> TokenPrices:
+    return TokenPrices(
+        input=section.input,
+        cached_input=section.input if section.cached_input is None else section.cached_input,
+        output=section.output,
+        reasoning=section.output if section.reasoning is None else section.reasoning,
+        cache_write=section.input if section.cache_write is None else section.cache_write,
+    )
 
 
 def _script(path: Path) -> str:

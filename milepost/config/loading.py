@@ -30,6 +30,7 @@ from milepost.config.secrets import ReferenceSecrets
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import ConfigInvalid, SecretMissing
 from milepost.domain.extensions import ToolConfig
+from milepost.domain.prices import PriceList
 from milepost.domain.providers import ProviderConfig
 
 FILE_NAME = "milepost.yaml"
@@ -50,6 +51,7 @@ class Config:
     agents: Mapping[str, AgentConfig]
     tools: Mapping[str, ToolConfig]
     default_agent: str
+    prices: PriceList
     secrets: ReferenceSecrets
     digest: str
 
@@ -144,6 +146,7 @@ def load_config(explicit: Path | None = None) -> Config:
         agents=convert.agents(settings),
         tools=convert.tools(settings),
         default_agent=convert.default_agent(settings),
+        prices=convert.prices(settings),
         secrets=ReferenceSecrets(base),
         digest=_digest(document.data if document else {}),
     )

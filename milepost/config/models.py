@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, StringConstraints
 
+from milepost.config.prices import PricesSection
 from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
 from milepost.config.sections import Count, HttpUrl, Name, Number, Port, Section
@@ -187,6 +188,7 @@ class Settings(Section):
     """Agent of Sessions that name none. Needed with more than one agent unless one is called 'default'."""
     tools: Annotated[dict[CustomToolName, ToolSection], Field(max_length=128)] = Field(default_factory=dict)
     """Tools of your own, by name. An agent has those that its `tools` name."""
+    prices: PricesSection = PricesSection()
     sandbox: SandboxSection = SandboxSection()
     worker: WorkerSection = WorkerSection()
     logging: LoggingSection = LoggingSection()

@@ -15,6 +15,7 @@ from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
+from milepost.domain.prices import ModelPrices, RoutePrices
 from milepost.domain.providers import Route
 from milepost.domain.tools import Approval, CustomTool, ToolDefinition
 from milepost.domain.turns import TurnRequest
@@ -66,7 +67,10 @@ class TurnBegun:
 
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
-    """An agent's resolved configuration for this turn; recorded once and never re-read during the turn."""
+    """An agent's resolved configuration for this turn; recorded once and never re-read during the turn.
+
+    `prices` holds what each of its `routes` costs, in their order.
+    """
 
     TYPE: ClassVar[str] = "agent.started"
     VERSION: ClassVar[int] = 1
@@ -83,11 +87,16 @@ class AgentStarted:
     approval_seconds: int = DEFAULT_APPROVAL_SECONDS
     fallbacks: tuple[Route, ...] = ()
     custom_tools: tuple[CustomTool, ...] = ()
+    prices: tuple[RoutePrices, ...] = ()
 
     @property
     def routes(self) -> tuple[Route, ...]:
         """The agent's own route and its fallbacks, in the order in which `route` of other events counts them."""
         return (Route(self.provider, self.model), *self.fallbacks)
+
+    def prices_of(self, route: int) -> ModelPrices | None:
+        """The prices of the route with this index; None if they are unknown."""
+        return self.prices[route].prices if route < len(self.prices) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import cattrs
@@ -40,7 +41,15 @@ def _converter() -> cattrs.Converter:
         (Message, {UserMessage: "user", AssistantMessage: "assistant", ToolMessage: "tool"}),
     ):
         configure_tagged_union(union, converter, tag_generator=names.__getitem__, tag_name="kind")
+    # As text: a JSON number is read as a binary fraction. One number has one text.
+    converter.register_unstructure_hook(Decimal, decimal_text)
+    converter.register_structure_hook(Decimal, lambda value, _: Decimal(value))
     return converter
+
+
+def decimal_text(value: Decimal) -> str:
+    """The shortest plain decimal notation of a finite number."""
+    return f"{value.normalize():f}" if value else "0"
 
 
 _CONVERTER = _converter()

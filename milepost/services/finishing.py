@@ -23,6 +23,7 @@ from milepost.domain.events import (
     TurnStopped,
 )
 from milepost.domain.messages import AssistantMessage, AssistantPart, FinishReason, ReasoningPart, TextPart
+from milepost.domain.prices import priced
 from milepost.domain.tools import MAX_ERROR_TEXT_BYTES
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
@@ -68,9 +69,7 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
     new.extend(_close_calls(tx, turn, events))
     finished = ending.state is TurnState.COMPLETED
     new.extend(_outputs(turn, events, finished=finished))
-    usage = sum(
-        (event.usage for event in events if isinstance(event, ModelCalled | ModelRetried | ModelFailed)), Usage()
-    )
+    usage = sum((event.usage for event in events if isinstance(event, _CHARGED)), Usage())
     new.append(NewEvent(f"{turn.turn_id}/ended", _terminal(turn.turn_id, ending, usage), turn.turn_id))
     tx.events.append(turn.session_id, StreamKind.SESSION, new, at)
     failed = ending.state is TurnState.FAILED
@@ -128,7 +127,7 @@ def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEven
             route=number,
             message=AssistantMessage(tuple(parts)),
             finish=FinishReason.INCOMPLETE,
-            usage=UNKNOWN_USAGE,
+            usage=priced(UNKNOWN_USAGE, started.prices_of(number)),
         )
         kept.append(NewEvent(f"{spec.effect_id}/called", called, turn.turn_id))
     return kept
@@ -236,7 +235,8 @@ def _outputs(turn: Turn, events: list[Event], *, finished: bool) -> list[NewEven
         # The answer is the last text; a turn cut short in a tool round may have said it earlier.
         text = next((event.message.text for event in reversed(calls) if event.message.text), "")
         partial = not finished or calls[-1].finish in _CUT
-        usage = sum((event.usage for event in calls), Usage())
+        charged = [event for event in events if isinstance(event, _CHARGED) and event.agent == started.agent]
+        usage = sum((event.usage for event in charged), Usage())
         output = AgentOutput(turn.turn_id, started.agent, Content(text), len(calls), usage, partial)
         outputs.append(NewEvent(f"{turn.turn_id}/{started.agent}/output", output, turn.turn_id))
     return outputs

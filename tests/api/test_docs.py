@@ -52,4 +52,9 @@ def test_every_code_exists() -> None:
 async def test_the_turn_in_the_document_is_a_turn(stack: Stack) -> None:
     turn = await stack.begin(await stack.open_session())
     block = _section("Routes").split("### A turn", 1)[1].split("```", 2)[1]
-    assert set(re.findall(r'"([a-z_]+)":', block)) == {*turn, *turn["usage"], *turn["links"]} - {"created"}
+    assert set(re.findall(r'"([a-z_]+)":', block)) == {
+        *turn,
+        *turn["usage"],
+        *turn["usage"]["cost"],
+        *turn["links"],
+    } - {"created"}

@@ -36,6 +36,8 @@ async def test_a_turn_is_accepted_with_its_links(stack: Stack) -> None:
         "reasoning_tokens": 0,
         "total_tokens": 0,
         "complete": True,
+        "cache_write_tokens": 0,
+        "cost": {"amount": "0", "currency": "USD", "complete": True},
     }
     assert turn["created_at"].endswith("Z")
     assert [turn[name] for name in ("error", "reason", "dispatched_at", "stop_requested_at", "ended_at")] == [None] * 5

@@ -95,9 +95,10 @@ def test_effects_are_listed_up_to_the_limit_over_pages(
 
 def turn_with(state: str, tools: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
     usage = {"input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0, "reasoning_tokens": 0, "total_tokens": 0}
+    cost = {"amount": "0", "currency": "USD", "complete": True}
     turn = {"turn_id": "trn_1", "session_id": "ses_1", "number": 1, "state": state, "status": "working"}
     turn |= {"created_at": "now", "request": "Go", "output": "", "error": None, "temporal_url": "http://temporal/x"}
-    return turn | {"agents": [], "tools": tools, "usage": usage | {"complete": True}} | changed
+    return turn | {"agents": [], "tools": tools, "usage": usage | {"complete": True, "cost": cost}} | changed
 
 
 @pytest.mark.parametrize(
@@ -148,19 +149,33 @@ def test_ids_are_never_cut_or_broken(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "complete", "summary", "history"),
+    ("total", "complete", "amount", "summary", "history"),
     [
-        (0, False, "2 model calls · 1 tool call · tokens unknown", "tokens unknown · http"),
-        (1, True, "2 model calls · 1 tool call · 1 token", "1 input, 0 cached, 0 output, 0 reasoning tokens · http"),
-        (5, False, "· 5 tokens known", "5 input, 0 cached, 0 output, 0 reasoning tokens (known subtotal) · http"),
+        (0, False, "0", "1 tool call · tokens unknown · cost unknown\n", "tokens unknown · cost unknown · http"),
+        (
+            1,
+            True,
+            "0",
+            "2 model calls · 1 tool call · 1 token\n",
+            "1 input, 0 cached, 0 output, 0 reasoning tokens · 0",
+        ),
+        (
+            5,
+            False,
+            "1.5",
+            "· at least 5 tokens · at least 1.5000 USD\n",
+            "(known subtotal) · at least 1.5000 USD · http",
+        ),
+        (9, True, "0.000000123", "· 9 tokens · 0.00000012 USD\n", "0 reasoning tokens · 0.00000012 USD · http"),
     ],
 )
 def test_numbers_have_their_nouns_and_what_is_unknown_is_said_so(
-    capsys: pytest.CaptureFixture[str], ask: Ask, total: int, complete: bool, summary: str, history: str
+    capsys: pytest.CaptureFixture[str], ask: Ask, total: int, complete: bool, amount: str, summary: str, history: str
 ) -> None:
     call = {"tool": "bash", "arguments": "make", "state": "succeeded", "is_error": False}
     turn = turn_with("completed", [call], agents=[{"rounds": 1, "calls": 2}])
     turn["usage"] |= {"input_tokens": total, "total_tokens": total, "complete": complete}
+    turn["usage"]["cost"] |= {"amount": amount, "complete": complete}
     summarize(Invocation(as_json=False, config_file=None), turn)
     assert summary in capsys.readouterr().out
     assert history in ask(lambda request: turn, "turn", "show", "trn_1").stdout

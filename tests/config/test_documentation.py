@@ -49,6 +49,6 @@ def test_what_init_writes_is_valid_also_without_the_comment_signs(load: Callable
     from cli.commands.config import TEMPLATE
 
     load(TEMPLATE)
-    text = re.sub(r"^# ?((?:providers|agents|  ).*)$", r"\1", TEMPLATE, flags=re.MULTILINE)
+    text = re.sub(r"^# ?((?:providers|agents|prices|  ).*)$", r"\1", TEMPLATE, flags=re.MULTILINE)
     config = load(text)
     assert config.agents["default"].provider == "local"

@@ -19,6 +19,7 @@ from milepost.domain.turns import Turn, TurnState
 from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
+from milepost.ports.prices import NoPrices, Prices
 from milepost.ports.sandbox import SandboxProvider, SandboxSpec
 from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.services.contents import Contents
@@ -105,6 +106,7 @@ async def build_stack(
     address: TemporalAddress,
     agents: dict[str, AgentConfig] | None = None,
     custom_tools: CustomTools | None = None,
+    prices: Prices | None = None,
 ) -> Stack:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(blobs)  # type: ignore[arg-type]
@@ -114,16 +116,17 @@ async def build_stack(
     )
     client = await connect(address)
     parts = ExecutionParts(
-        ledger,
-        notifier,
-        clock,
-        contents,
-        agents,
-        gateway,
-        workbench,
-        definitions,
-        ids.new("wrk"),
-        "test-host",
+        ledger=ledger,
+        notifier=notifier,
+        clock=clock,
+        contents=contents,
+        agents=agents,
+        gateway=gateway,
+        workbench=workbench,
+        tools=definitions,
+        worker=ids.new("wrk"),
+        host="test-host",
+        prices=prices or NoPrices(),
         custom_tools=custom_tools or NoCustomTools(),
     )
     return Stack(

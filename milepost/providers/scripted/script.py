@@ -23,6 +23,7 @@ _USAGE_KEYS = {
     "cached_input": "cached_input_tokens",
     "output": "output_tokens",
     "reasoning": "reasoning_tokens",
+    "cache_write": "cache_write_tokens",
 }
 
 
@@ -165,7 +166,16 @@ def _usage(node: Node) -> Usage:
         if name in counts:
             raise nodes.invalid(nodes.line_of(value), f"'usage' names {name} twice.")
         counts[name] = nodes.integer(value, f"'{key}'", 0, MAX_TOKENS)
-    return Usage(complete=complete, **counts)
+    if counts.get("cache_write_tokens", 0) > counts.get("input_tokens", 0):
+        raise nodes.invalid(nodes.line_of(node), "'cache_write' is a part of 'input' and cannot be more.")
+    return Usage(
+        counts.get("input_tokens", 0),
+        counts.get("cached_input_tokens", 0),
+        counts.get("output_tokens", 0),
+        counts.get("reasoning_tokens", 0),
+        complete,
+        counts.get("cache_write_tokens", 0),
+    )
 
 
 def _failure(node: Node) -> Failure:
