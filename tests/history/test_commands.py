@@ -18,7 +18,7 @@ __all__ = ["milepost", "stack"]
 
 
 async def _fill(home: Path) -> str:
-    url = f"sqlite:///{home}/ledger.db"
+    url = f"sqlite:///{home}/milepost.db"
     await upgrade(url)
     ledger = await open_ledger(url, Hub())
     try:
