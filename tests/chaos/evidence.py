@@ -3,30 +3,60 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectState
 from milepost.domain.errors import LedgerCorrupt
-from milepost.domain.events import TERMINAL_TURN_EVENTS, AgentStarted, Event, ModelCalled, ToolFinished
-from milepost.domain.messages import FinishReason
+from milepost.domain.events import TERMINAL_TURN_EVENTS, Event, ModelCalled, ToolFinished
+from milepost.domain.messages import FinishReason, Message, UserMessage
 from milepost.domain.turns import Turn, TurnState
 from milepost.ledger.chain import StoredEvent, verify_chain
 from milepost.ledger.codec import decode_event, to_json
 from milepost.ledger.history import HistoryEntry, history_entry
+from milepost.ledger.transcript import turn_messages
 from milepost.ports.ledger import Ledger, LedgerTx, OutboxItem
 from tests.chaos import turn as plan
-from tests.chaos.points import JOURNAL, Point, When, journal_lines
+from tests.chaos import wire
+from tests.chaos.turn import Traces
 
 _ANSWERED = (FinishReason.STOP, FinishReason.TOOL_CALLS)
+
+
+class Kind(StrEnum):
+    """The promises, as the report counts what was broken of them."""
+
+    TURN = "accepted turns lost"
+    EFFECT = "effects doubled or missing"
+    RESULT = "results lost or changed"
+    STATUS = "turns shown as `working` without a live owner"
+    TERMINAL = "terminal states not written exactly once"
+    TRANSCRIPT = "next requests that a provider would refuse"
+    READER = "events or text lost or doubled for a reader"
+    RECORD = "other faults of the record"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is not as it must be."""
+
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
 
 
 @dataclass(frozen=True)
 class Evidence:
     """The ledger's and the world's view of one turn.
 
-    `pending` is what the outbox still asks for it, `streamed` the text of model calls in the delta log.
+    `stored` are the events of its whole Session, `events` those of the turn; `pending` is what the outbox still asks
+    for it; `next_messages` the conversation that a next turn would send.
     """
 
     turn: Turn
@@ -35,9 +65,8 @@ class Evidence:
     effects: dict[str, Effect]
     entry: HistoryEntry
     pending: OutboxItem | None
-    streamed: str
-    journal: list[str]
-    files: dict[str, bytes]
+    next_messages: list[Message]
+    traces: Traces
 
     @property
     def answered(self) -> list[int]:
@@ -49,16 +78,30 @@ class Evidence:
         """Rounds and indexes of the tool calls that are recorded as finished."""
         return [(event.round, event.index) for event in self.events if isinstance(event, ToolFinished)]
 
+    @property
+    def uncertain(self) -> set[str]:
+        """Positions of the calls that are recorded as having an unknown outcome."""
+        return {where for where, effect in self.effects.items() if effect.state is EffectState.UNCERTAIN}
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """Positions of the calls that were dispatched more than once, with how often."""
+        return {where: effect.attempt for where, effect in self.effects.items() if effect.attempt > 1}
+
 
 async def gather(ledger: Ledger, turn_id: str, workspace: Path) -> Evidence:
     """Read one consistent snapshot of the ledger, and the workspace."""
 
     def body(tx: LedgerTx) -> Evidence:
         turn = tx.turns.get(turn_id)
-        stored = tx.events.read(turn.session_id, limit=10_000)
-        events = [decode_event(item.type, item.version, item.payload) for item in stored]
+        stored = tx.events.read(turn.session_id, limit=100_000)
+        by_turn: dict[str, list[Event]] = {}
+        for item in stored:
+            by_turn.setdefault(item.turn_id or "", []).append(decode_event(item.type, item.version, item.payload))
+        agent = tx.sessions.get(turn.session_id).agents[0]
+        said = [message for of_turn in by_turn.values() for message in turn_messages(of_turn, agent)]
         effects = tx.effects.page(turn.session_id, turn_id=turn_id, state=None, limit=1000)
-        streamed = "".join(delta.text for _, delta in tx.deltas.read(turn.session_id, turn_id, after=0, limit=1000))
+        events = by_turn[turn_id]
         return Evidence(
             turn=turn,
             stored=stored,
@@ -66,133 +109,116 @@ async def gather(ledger: Ledger, turn_id: str, workspace: Path) -> Evidence:
             effects={effect.spec.position: effect for effect in effects},
             entry=history_entry(turn, events),
             pending=tx.outbox.pending(turn_id),
-            streamed=streamed,
-            journal=journal_lines(workspace / JOURNAL),
-            files=plan.files(workspace),
+            next_messages=[*said, UserMessage(Content("And now?"))],
+            traces=plan.traces(workspace),
         )
 
     return await ledger.read(body)
 
 
-def died_at(point: Point, found: Evidence) -> None:
-    """Assert that the process died at this very point, by what the ledger and the journal had by then."""
-    committed = point.when is not When.BEFORE
-    match point.step:
-        case "lease":
-            assert found.pending is not None and found.pending.attempts == int(committed)
-            assert found.turn.claimed_run is None
-        case "deliver":
-            assert (found.pending is None) is committed
-            assert (found.turn.dispatched_at is not None) is committed
-        case "prepare":
-            assert any(isinstance(event, AgentStarted) for event in found.events) is committed
-        case "finish":
-            assert found.turn.state is (TurnState.COMPLETED if committed else TurnState.RUNNING)
-        case "enter":
-            effect = found.effects.get(point.position)
-            assert (effect is not None and effect.state is EffectState.DISPATCHED) is committed
-            assert plan.LAST not in found.journal
-        case "settle":
-            expected = EffectState.SUCCEEDED if committed else EffectState.DISPATCHED
-            assert found.effects[point.position].state is expected
-        case "model":
-            assert found.effects[point.position].state is EffectState.DISPATCHED
-            assert found.streamed
-        case "tool":
-            assert found.effects[plan.BASH].state is EffectState.DISPATCHED
-            assert found.journal[-1] == point.position
-        case _:
-            raise AssertionError(point)
+@dataclass(frozen=True)
+class Allowed:
+    """What a disturbance may change: nothing of the result; a call may be `attempted` again, one of the at-most-once
+    calls may be `uncertain`."""
+
+    attempted: bool = True
+    uncertain: frozenset[str] = frozenset()
 
 
-def was_resumed(point: Point, found: Evidence) -> None:
-    """Assert that what was under way when the process died was taken up again, not found ended."""
-    under_way = point.when is When.INSIDE or (point.step, point.when) in _UNDER_WAY
-    if under_way:
-        position = plan.BASH if point.step == "tool" else point.position
-        assert found.effects[position].attempt >= 2
+async def faults(found: Evidence, undisturbed: Evidence, allowed: Allowed) -> list[Fault]:
+    """Everything in which the run is not as good as the undisturbed one."""
+    told = [Fault(Kind.EFFECT, text) for text in found.traces.faults(found.uncertain)]
+    if not found.uncertain and found.traces.files != undisturbed.traces.files:
+        told.append(Fault(Kind.EFFECT, f"files: {found.traces.files}, not {undisturbed.traces.files}"))
+    told += [*_end_faults(found), *_effect_faults(found, allowed)]
+    told += [Fault(Kind.RESULT, text) for text in _result_faults(found, undisturbed)]
+    told += [Fault(Kind.RECORD, text) for text in _record_faults(found)]
+    told += [Fault(Kind.TRANSCRIPT, f"{name}: {text}") for name, text in await wire.refusals(found.next_messages)]
+    return told
 
 
-_UNDER_WAY = (("enter", When.AFTER), ("settle", When.BEFORE))
+def lost(before: Sequence[StoredEvent], after: Sequence[StoredEvent]) -> list[Fault]:
+    """Events that were committed when a process was killed and are not there, or not the same, afterwards."""
+    kept = {(item.seq, item.hash) for item in after}
+    gone = [item for item in before if (item.seq, item.hash) not in kept]
+    return [Fault(Kind.RESULT, f"event {item.seq} ({item.type}) was committed and is gone") for item in gone]
 
 
-def check(found: Evidence, undisturbed: Evidence) -> None:
-    """Assert that the run is as good as the undisturbed one; the message names everything that is not."""
-    faults = [*_record_faults(found), *_world_faults(found, undisturbed)]
-    if found.answered != undisturbed.answered:
-        faults.append(f"model calls answered in rounds {found.answered}, not {undisturbed.answered}")
-    if found.finished != undisturbed.finished:
-        faults.append(f"tool calls finished: {found.finished}, not {undisturbed.finished}")
-    entry, expected = comparable(found.entry), comparable(undisturbed.entry)
-    faults += [f"history {place}: {value}" for place, value in _differences(entry, expected)]
-    faults += _charge_faults(found)
-    assert not faults, "\n".join(faults)
-
-
-def _record_faults(found: Evidence) -> list[str]:
-    """What the ledger must be, whatever the turn did."""
-    faults = []
+def _end_faults(found: Evidence) -> list[Fault]:
+    told = []
     if found.turn.state is not TurnState.COMPLETED:
-        faults.append(f"the turn is {found.turn.state}: {found.turn.error_message}")
+        told.append(Fault(Kind.TURN, f"the turn is {found.turn.state}: {found.turn.error_message}"))
     terminal = [index for index, event in enumerate(found.events) if isinstance(event, TERMINAL_TURN_EVENTS)]
     if terminal != [len(found.events) - 1]:
         types = [event.TYPE for event in found.events]
-        faults.append(f"terminal events at {terminal}, not one at the end of {types}")
+        told.append(Fault(Kind.TERMINAL, f"terminal events at {terminal}, not one at the end of {types}"))
+    ending = {cls.TYPE for cls in TERMINAL_TURN_EVENTS}
+    ends = Counter(item.turn_id for item in found.stored if item.type in ending)
+    told += [Fault(Kind.TERMINAL, f"{turn} ended {count} times") for turn, count in ends.items() if count > 1]
+    return told
+
+
+def _effect_faults(found: Evidence, allowed: Allowed) -> list[Fault]:
+    told = []
+    for position, effect in found.effects.items():
+        may_be_unknown = position in allowed.uncertain and effect.state is EffectState.UNCERTAIN
+        if effect.state is not EffectState.SUCCEEDED and not may_be_unknown:
+            told.append(Fault(Kind.RESULT, f"effect {position} is {effect.state}"))
+        if effect.finished_at and found.turn.ended_at and effect.finished_at > found.turn.ended_at:
+            told.append(Fault(Kind.RESULT, f"effect {position} was written after the turn's end"))
+    if found.attempts and not allowed.attempted:
+        told.append(Fault(Kind.EFFECT, f"attempted again although nothing was lost: {found.attempts}"))
+    return told
+
+
+def _result_faults(found: Evidence, undisturbed: Evidence) -> list[str]:
+    told = []
+    if found.answered != undisturbed.answered:
+        told.append(f"model calls answered in rounds {found.answered}, not {undisturbed.answered}")
+    if found.finished != undisturbed.finished:
+        told.append(f"tool calls finished: {found.finished}, not {undisturbed.finished}")
+    entry, expected = comparable(found.entry, found.uncertain), comparable(undisturbed.entry, found.uncertain)
+    return told + [f"history {place}: {value}" for place, value in _differences(entry, expected)]
+
+
+def _record_faults(found: Evidence) -> list[str]:
+    """What the ledger must be, whatever the turn did; every lost model call is told once, and counted as unknown."""
+    told = [] if found.pending is None else [f"outbox: {found.pending}"]
     try:
         verify_chain(found.stored)
     except LedgerCorrupt as error:
-        faults.append(f"chain: {error}")
-    open_or_unknown = {
-        effect.spec.position: effect.state.value
-        for effect in found.effects.values()
-        if effect.state is not EffectState.SUCCEEDED
-    }
-    if found.pending is not None:
-        faults.append(f"outbox: {found.pending}")
-    if open_or_unknown:
-        faults.append(f"effects: {open_or_unknown}")
-    return faults
-
-
-def _world_faults(found: Evidence, undisturbed: Evidence) -> list[str]:
-    """What the calls did, as nobody of ours tells it."""
-    faults = []
-    counts = Counter(found.journal)
-    if counts != {plan.FIRST: 1, plan.LAST: 1}:
-        faults.append(f"journal: {dict(counts)}, not each call once")
-    if found.files != undisturbed.files:
-        faults.append(f"files: {found.files}, not {undisturbed.files}")
-    return faults
-
-
-def _charge_faults(found: Evidence) -> list[str]:
-    """Every lost model call is told once, and makes the usage a known subtotal."""
-    lost = sum(effect.attempt - 1 for position, effect in found.effects.items() if position.startswith("model."))
+        told.append(f"chain: {error}")
+    lost_calls = sum(effect.attempt - 1 for where, effect in found.effects.items() if where.startswith("model."))
     retries = sum(agent.retries for agent in found.entry.agents)
-    faults = [] if retries == lost else [f"{retries} model calls told to be retried, not {lost}"]
+    if retries != lost_calls:
+        told.append(f"{retries} model calls told to be retried, not {lost_calls}")
     complete = [found.turn.usage.complete, *(agent.usage.complete for agent in found.entry.agents)]
-    if any(told is not (lost == 0) for told in complete):
-        faults.append(f"usage told to be complete: {complete}, with {lost} model calls lost")
-    return faults
+    if any(each is not (lost_calls == 0) for each in complete):
+        told.append(f"usage told to be complete: {complete}, with {lost_calls} model calls lost")
+    return told
 
 
-_TURN = ("turn_id", "session_id", "workflow_id", "claimed_run", "created_at", "dispatched_at", "ended_at")
+_TURN = ("turn_id", "session_id", "workflow_id", "claimed_run", "created_at", "dispatched_at", "ended_at", "number")
 
 
-def comparable(entry: HistoryEntry) -> dict[str, Any]:
+def comparable(entry: HistoryEntry, uncertain: set[str]) -> dict[str, Any]:
     """A History entry without what differs between any two runs, or tells of a lost attempt.
 
-    Left out are: ids (turn, Session, workflow, run; effect and call of each tool card), times, the numbers of calls
-    and retries, and whether usage is complete. Nothing else.
+    Left out are: ids (turn, Session, workflow, run; effect and call of each tool card), the turn's number, times, the
+    numbers of calls and retries, whether usage is complete, and the script; of a call with an unknown outcome its end.
     """
     value: dict[str, Any] = to_json(entry)
     for name in _TURN:
         del value["turn"][name]
+    for name in ("request", "content_digest", "idempotency_key"):
+        value["turn"].pop(name, None)
     del value["turn"]["usage"]["complete"]
     for agent in value["agents"]:
         del agent["calls"], agent["retries"], agent["usage"]["complete"]
-    for card in value["tools"]:
-        del card["effect_id"], card["call_id"]
+    for position, card in zip(plan.TOOLS, value["tools"], strict=False):
+        del card["effect_id"], card["call_id"], card["arguments"]
+        if position in uncertain:
+            del card["state"], card["is_error"], card["preview"], card["truncated"]
     return value
 
 

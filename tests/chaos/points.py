@@ -1,224 +1,161 @@
-"""Where a worker process kills itself, and the parts that make it do so.
+"""The boundaries of a turn in the ledger, and the trap that holds a process at one of them.
 
-They stand between the product and its own ledger, gateway and sandboxes, and change nothing but the moment of death.
+The trap stands between the product and its own ledger and changes nothing but how long a moment lasts: a process that
+comes to the boundary tells the test, and waits there until it is told to go on, or is killed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import os
-import signal
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
 
 from milepost.ports.ledger import Ledger, LedgerTx
-from milepost.ports.models import ModelCompleted, ModelGateway, ModelHealth, ModelItem, ModelRequest
-from milepost.ports.sandbox import (
-    Exec,
-    OnOutput,
-    Operation,
-    Outcome,
-    Sandbox,
-    SandboxHealth,
-    SandboxProvider,
-    SandboxSpec,
-)
+from tests.chaos import turn as plan
 
 T = TypeVar("T")
 
-DELTAS_BEFORE_DEATH = 3
-LOOK_SECONDS = 0.02
-BEGIN_SECONDS = 60.0
 
-_STEPS = {
-    "Dispatcher._lease": "lease",
-    "Dispatcher._deliver.<locals>.<lambda>": "deliver",
-    "TurnActivities.prepare_turn.<locals>.body": "prepare",
-    "TurnActivities.finish_turn.<locals>.body": "finish",
-    "EffectJournal.enter.<locals>.body": "enter",
-    "EffectJournal.settle.<locals>.body": "settle",
-}
-_DELTAS = "DeltaWriter._run.<locals>.body"
+class Boundary(StrEnum):
+    """The transactions of a turn in their order, and the one step between two of them that the ledger cannot see."""
+
+    BEGIN = "begin"
+    LEASE = "lease"
+    DELIVER = "deliver"
+    PREPARE = "prepare"
+    ENTER_MODEL = "enter model"
+    STREAM = "stream"
+    SETTLE_MODEL = "settle model"
+    ENTER_TOOL = "enter tool"
+    TOOL_RUNS = "tool runs"
+    SETTLE_TOOL = "settle tool"
+    FINISH = "finish"
 
 
 class When(StrEnum):
-    """`before`: the transaction has done all its work and does not commit. `after`: it has committed."""
+    """`before`: the transaction has done all its work and has not committed. `after`: it has committed."""
 
     BEFORE = "before"
     AFTER = "after"
-    INSIDE = "inside"
+    WHILE = "while"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One moment in the life of a turn.
+    """One moment in the life of a turn; `position` is the effect's (`model.1`, `tool.2.1`)."""
 
-    `step` is a transaction, in the order of a turn: `lease` and `deliver` (of the outbox item), `prepare`, `enter` and
-    `settle` (of each effect), `finish`. With INSIDE it is the work between two of them: a `model` call that has
-    streamed some text, a `tool` command that runs. `position` is the effect's (`model.1`, `tool.2.1`); for a command
-    it is the line that it writes to the journal when it begins.
-    """
-
-    step: str
+    boundary: Boundary
     when: When
     position: str = ""
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.when, self.step, self.position) if part)
+        return " ".join(part for part in (self.when, self.boundary, self.position) if part)
 
-    def is_transaction(self, body: Callable[[LedgerTx], Any]) -> bool:
-        """Whether this is the body of the point's transaction, known by its name and the effect it is about."""
-        if self.when is When.INSIDE or _STEPS.get(body.__qualname__) != self.step:
+
+def points(boundary: Boundary) -> list[Point]:
+    """All moments of the turn at a boundary."""
+    if boundary is Boundary.TOOL_RUNS:
+        return [Point(boundary, When.WHILE, position) for position in plan.COMMANDS]
+    positions: tuple[str, ...] = ("",)
+    if boundary in (Boundary.ENTER_MODEL, Boundary.STREAM, Boundary.SETTLE_MODEL):
+        positions = plan.MODELS
+    elif boundary in (Boundary.ENTER_TOOL, Boundary.SETTLE_TOOL):
+        positions = plan.TOOLS
+    return [Point(boundary, when, position) for position in positions for when in (When.BEFORE, When.AFTER)]
+
+
+_STEPS = {
+    "TurnService.begin.<locals>.body": "begin",
+    "Dispatcher._lease": "lease",
+    "Dispatcher._deliver.<locals>.<lambda>": "deliver",
+    "TurnActivities.prepare_turn.<locals>.body": "prepare",
+    "EffectJournal.enter.<locals>.body": "enter",
+    "DeltaWriter._run.<locals>.body": "stream",
+    "EffectJournal.settle.<locals>.body": "settle",
+    "TurnActivities.finish_turn.<locals>.body": "finish",
+}
+
+
+class Trap:
+    """Holds this process at the point that the test armed it with; at any other it does nothing."""
+
+    def __init__(self, wire: Connection) -> None:
+        self._wire = wire
+        self._lock = threading.Lock()
+        self._point: Point | None = None
+        self._positions: dict[str, str] = {}
+
+    def tell(self, word: str) -> None:
+        """Say something to the test."""
+        with self._lock:
+            self._wire.send(word)
+
+    def hold(self, when: When, body: Callable[..., Any], value: object) -> None:
+        """Wait if the body, which returned `value`, is that of the point's transaction."""
+        with self._lock:
+            while self._wire.poll():
+                word = self._wire.recv()
+                self._point = word if isinstance(word, Point) else None
+            if self._point is None or self._point.when is not when or not self._is_at(self._point, body, value):
+                return
+            self._point = None
+            self._wire.send("reached")
+            while self._wire.recv() != "go":
+                pass
+
+    def learn(self, body: Callable[..., Any]) -> None:
+        """Remember at which position of the turn an effect stands; streamed text names the effect only."""
+        spec = inspect.getclosurevars(body).nonlocals.get("spec")
+        if spec is not None:
+            self._positions = {spec.effect_id: spec.position}
+
+    def _is_at(self, point: Point, body: Callable[..., Any], value: object) -> bool:
+        step, _, kind = point.boundary.partition(" ")
+        if _STEPS.get(body.__qualname__) != step or (step == "lease" and not value):
             return False
-        if not self.position:
+        if not point.position:
             return True
-        return bool(inspect.getclosurevars(body).nonlocals["spec"].position == self.position)
+        names = inspect.getclosurevars(body).nonlocals
+        if step == "stream":
+            return self._positions.get(names["self"]._call.effect_id) == point.position
+        position: str = names["spec"].position
+        return position == point.position and position.startswith(kind)
 
 
-def die() -> NoReturn:
-    """End this process like a power cut would: nothing is flushed, closed or told to anybody."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("a killed process goes on")
+class TrappedLedger:
+    """The ledger of a process with a trap."""
 
-
-@dataclass
-class DoomedLedger:
-    """Dies before or after the commit of the point's transaction. Counts the writes of streamed text."""
-
-    ledger: Ledger
-    point: Point
-    streamed: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self, ledger: Ledger, trap: Trap) -> None:
+        self._ledger = ledger
+        self._trap = trap
 
     @property
     def instance_id(self) -> str:
-        return self.ledger.instance_id
+        return self._ledger.instance_id
 
     async def write(self, body: Callable[[LedgerTx], T]) -> T:
-        doomed = self.point.is_transaction(body)
+        if body.__qualname__ not in _STEPS:
+            return await self._ledger.write(body)
+        self._trap.learn(body)
 
-        def before(tx: LedgerTx) -> T:
-            body(tx)
-            die()
+        def watched(tx: LedgerTx) -> T:
+            value = body(tx)
+            self._trap.hold(When.BEFORE, body, value)
+            return value
 
-        value = await self.ledger.write(before if doomed and self.point.when is When.BEFORE else body)
-        if doomed:
-            die()
-        if body.__qualname__ == _DELTAS:
-            self.streamed.set()
+        value = await self._ledger.write(watched)
+        self._trap.hold(When.AFTER, body, value)
         return value
 
     async def read(self, body: Callable[[LedgerTx], T]) -> T:
-        return await self.ledger.read(body)
+        return await self._ledger.read(body)
 
     async def check(self) -> None:
-        await self.ledger.check()
+        await self._ledger.check()
 
     async def close(self) -> None:
-        await self.ledger.close()
-
-
-@dataclass
-class DoomedGateway:
-    """Dies in the middle of an answer, when a part of it lies in the delta log."""
-
-    gateway: ModelGateway
-    position: str
-    streamed: asyncio.Event
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
-        doomed = self.position == f"model.{request.call_number}"
-        self.streamed.clear()
-        deltas = 0
-        async with aclosing(self.gateway.stream(request)) as stream:
-            async for item in stream:
-                if doomed and isinstance(item, ModelCompleted):
-                    raise AssertionError(f"the answer of {self.position} ended before the process was killed")
-                yield item
-                deltas += 1
-                if doomed and deltas >= DELTAS_BEFORE_DEATH:
-                    await self.streamed.wait()
-                    die()
-
-    async def check(self, provider: str) -> ModelHealth:
-        return await self.gateway.check(provider)
-
-    def validate(self, provider: str, model: str, script: str | None = None) -> None:
-        self.gateway.validate(provider, model, script)
-
-    async def close(self) -> None:
-        await self.gateway.close()
-
-
-@dataclass
-class DoomedSandbox:
-    """Dies when the command that writes `line` to the journal has written it, and so runs."""
-
-    sandbox: Sandbox
-    journal: Path
-    line: str
-
-    @property
-    def boot(self) -> str:
-        return self.sandbox.boot
-
-    async def perform(
-        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
-    ) -> Outcome:
-        work = asyncio.ensure_future(self.sandbox.perform(effect_id, operation, on_output, boot=boot))
-        if isinstance(operation, Exec) and f"echo {self.line} >>" in operation.command:
-            async with asyncio.timeout(BEGIN_SECONDS):
-                while self.line not in journal_lines(self.journal):
-                    await asyncio.sleep(LOOK_SECONDS)
-            die()
-        return await work
-
-    async def attach(
-        self,
-        effect_id: str,
-        on_output: OnOutput | None = None,
-        *,
-        operation: Operation | None = None,
-        boot: str | None = None,
-    ) -> Outcome:
-        return await self.sandbox.attach(effect_id, on_output, operation=operation, boot=boot)
-
-    async def kill(self, effect_id: str) -> None:
-        await self.sandbox.kill(effect_id)
-
-
-@dataclass
-class DoomedSandboxes:
-    """Opens sandboxes that die with the point's command."""
-
-    provider: SandboxProvider
-    point: Point
-
-    async def check(self) -> SandboxHealth:
-        return await self.provider.check()
-
-    async def open(self, spec: SandboxSpec) -> Sandbox:
-        sandbox = await self.provider.open(spec)
-        return DoomedSandbox(sandbox, Path(spec.workspace_path) / JOURNAL, self.point.position)
-
-    async def sessions(self) -> frozenset[str]:
-        return await self.provider.sessions()
-
-    async def remove(self, session_id: str) -> None:
-        await self.provider.remove(session_id)
-
-    async def close(self) -> None:
-        await self.provider.close()
-
-
-JOURNAL = "journal.txt"
-"""The file of the workspace to which every command appends its own line: what really ran, told by nobody of ours."""
-
-
-def journal_lines(path: Path) -> list[str]:
-    """The lines of a journal; none if no command has run yet."""
-    return path.read_text().split() if path.exists() else []
+        await self._ledger.close()

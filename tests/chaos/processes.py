@@ -1,76 +1,125 @@
-"""Starting, awaiting and ending worker processes."""
+"""Starting, arming, killing and ending processes of Milepost."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import multiprocessing
+import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.chaos import worker
-from tests.chaos.worker import Orders
+from tests.chaos import process
+from tests.chaos.points import Point
+from tests.chaos.process import Orders
 
-DEATH_SECONDS = 90.0
-LEAVE_SECONDS = 30.0
+START_SECONDS = 90.0
+LEAVE_SECONDS = 60.0
 
 _FORK_SERVER = multiprocessing.get_context("forkserver")
-_FORK_SERVER.set_forkserver_preload([worker.__name__])
+_FORK_SERVER.set_forkserver_preload([process.__name__])
 
 
-class WorkerProcess:
-    """A started worker."""
+class Process:
+    """A started process. `lived` are the times (seconds) at which it became ready and at which it was seen dead."""
 
-    def __init__(self, process: BaseProcess, log: Path) -> None:
-        self._process = process
-        self._log = log
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self._wire, self._theirs = _FORK_SERVER.Pipe()
+        self._process: BaseProcess = _FORK_SERVER.Process(target=process.run, args=(orders, self._theirs), daemon=True)
+        self._ready = asyncio.Event()
+        self.reached = asyncio.Event()
+        self.ready_at = 0.0
+        self.died_at = 0.0
 
-    async def died(self) -> None:
-        """Wait until the worker has killed itself. Raises AssertionError if it ends otherwise or goes on."""
-        code = await self._ended(DEATH_SECONDS)
-        assert code == -signal.SIGKILL, f"the worker was to be killed; its exit code is {code}.\n{self.words()}"
+    async def start(self) -> None:
+        """Start; `ready` tells when it works."""
+        await asyncio.to_thread(self._process.start)
+        self._theirs.close()
+        asyncio.get_running_loop().add_reader(self._wire.fileno(), self._hear)
 
-    async def leave(self) -> None:
-        """Tell the worker to stop in order. Raises AssertionError if it does not, or had ended before."""
-        assert self._process.exitcode is None, f"the worker ended by itself.\n{self.words()}"
-        self._process.terminate()
-        code = await self._ended(LEAVE_SECONDS)
-        assert code == 0, f"the worker left with exit code {code}.\n{self.words()}"
-
-    def words(self) -> str:
-        """The end of the worker's log."""
-        return self._log.read_text(errors="replace")[-2000:] if self._log.exists() else "it said nothing"
-
-    async def _ended(self, seconds: float) -> int | None:
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._process.sentinel, ended.set)
+    def _hear(self) -> None:
         try:
-            async with asyncio.timeout(seconds):
-                await ended.wait()
-        except TimeoutError:
-            return None
-        finally:
-            loop.remove_reader(self._process.sentinel)
+            while self._wire.poll():
+                word = self._wire.recv()
+                if word == "ready":
+                    self.ready_at = time.time()
+                    self._ready.set()
+                else:
+                    self.reached.set()
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._wire.fileno())
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
         return self._process.exitcode
 
+    async def ready(self) -> None:
+        """Wait until its workers work. Raises AssertionError if it ends before."""
+        async with asyncio.timeout(START_SECONDS):
+            while not self._ready.is_set():
+                assert self.code is None, f"the process ended with {self.code}:\n{self.words()}"
+                await asyncio.sleep(0.02)
+
+    def arm(self, point: Point | None) -> None:
+        """Hold the process at this point, once; at none without one."""
+        self.reached.clear()
+        self._send(point)
+
+    def go_on(self) -> None:
+        """Let a held process go on."""
+        self._send("go")
+
+    def _send(self, what: object) -> None:
+        try:
+            self._wire.send(what)
+        except OSError:
+            assert self.code is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
+
     async def kill(self) -> None:
-        """Whatever it does, it does it no more."""
-        if self._process.exitcode is None:
+        """End it like a power cut would, and wait for that."""
+        if self.code is None:
             self._process.kill()
-            await self._ended(LEAVE_SECONDS)
+            await self.ended(LEAVE_SECONDS)
 
+    async def leave(self) -> int:
+        """Tell it to stop in order; return the exit code. Raises AssertionError if it does not end."""
+        assert self.code is None, f"the process ended by itself with {self.code}:\n{self.words()}"
+        self.signal(signal.SIGTERM)
+        return await self.ended(LEAVE_SECONDS)
 
-@asynccontextmanager
-async def running(orders: Orders) -> AsyncIterator[WorkerProcess]:
-    """A worker process that is gone at the end, however the block ends."""
-    process = _FORK_SERVER.Process(target=worker.run, args=(orders,), daemon=True)
-    await asyncio.to_thread(process.start)
-    started = WorkerProcess(process, Path(orders.log))
-    try:
-        yield started
-    finally:
-        with contextlib.suppress(Exception):
-            await asyncio.shield(started.kill())
+    async def ended(self, seconds: float) -> int:
+        """Wait for the end; return the exit code."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.code is None:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"the process did not end within {seconds:g} s:\n{self.words()}") from None
+        self.died_at = time.time()
+        asyncio.get_running_loop().remove_reader(self._wire.fileno())
+        assert self.code is not None
+        return self.code
+
+    def words(self) -> str:
+        """The end of its log."""
+        return self.orders.log.read_text(errors="replace")[-3000:] if self.orders.log.exists() else "it said nothing"
+
+    def children(self) -> dict[int, str]:
+        """Its child processes: pid to command line."""
+        found = {}
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                found[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found

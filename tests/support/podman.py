@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -46,6 +47,17 @@ def alone(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 @pytest.fixture(scope="session")
 def podman_root() -> Iterator[Path]:
     """A data root whose service runs for the whole run, with the default image built."""
+    with contextlib.ExitStack() as stack:
+        try:
+            root = stack.enter_context(running_service())
+        except SandboxUnavailable as error:
+            unavailable("Podman", str(error))
+        yield root
+
+
+@contextlib.contextmanager
+def running_service() -> Iterator[Path]:
+    """A data root with a service of its own that has the default image. Raises SandboxUnavailable."""
     root = Path(tempfile.mkdtemp(prefix="mp-"))
     service = PodmanService(root, None, None, None)
     process: subprocess.Popen[bytes] | None = None
@@ -53,8 +65,6 @@ def podman_root() -> Iterator[Path]:
         process = _serve(service)
         alone(lambda: _prepare(root))
         yield root
-    except SandboxUnavailable as error:
-        unavailable("Podman", str(error))
     finally:
         if process is not None:
             process.terminate()
