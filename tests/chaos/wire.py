@@ -14,17 +14,17 @@ from milepost.domain.providers import OpenAICompatibleProvider, ProviderConfig
 from milepost.ports.models import ModelRequest
 from milepost.providers.gateway import Gateway
 from milepost.tools import definitions
-from tests.support.openai_rules import violations
+from tests.support.validators import validate
 
 MAX_BODY = 64 * 1024 * 1024
 _REFUSAL = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{}"
 )
 
-RULES: dict[str, tuple[Callable[[str], ProviderConfig], Callable[[Any], list[str]]]] = {
-    "openai_chat": (lambda url: OpenAICompatibleProvider("wire", url, "some-model"), violations),
+CONFIGURATIONS: dict[str, Callable[[str], ProviderConfig]] = {
+    "openai_chat": lambda url: OpenAICompatibleProvider("wire", url, "some-model"),
 }
-"""By wire format: the provider's configuration at an address, and why its service would refuse a request."""
+"""By wire format (a module of `tests.support.validators`): a provider at an address that speaks it."""
 
 
 class _NoSecrets:
@@ -57,7 +57,7 @@ async def _recorder(bodies: list[Any]) -> AsyncIterator[str]:
 async def refusals(messages: Sequence[Message]) -> list[tuple[str, str]]:
     """Why a service would refuse the conversation: (wire format, problem)."""
     found: list[tuple[str, str]] = []
-    for name, (config, rules) in RULES.items():
+    for name, config in CONFIGURATIONS.items():
         bodies: list[Any] = []
         async with _recorder(bodies) as url:
             gateway = Gateway({"wire": config(url)}, _NoSecrets())
@@ -71,7 +71,7 @@ async def refusals(messages: Sequence[Message]) -> list[tuple[str, str]]:
                 await gateway.close()
         if not bodies:
             found.append((name, "nothing was sent"))
-        found += [(name, problem) for body in bodies for problem in rules(body)]
+        found += [(name, problem) for body in bodies for problem in validate(name, body)]
     return found
 
 
