@@ -38,6 +38,7 @@ _TAGS = {
     "search": "Finding texts again.",
     "approvals": "What waits for a person, what a person decided for calls to come, and how lost calls turned out.",
     "live": "Events and text as they come. The WebSocket at `/api/v1/ws?session=...&after=...` sends the same frames.",
+    "models": "What can be called with the configured keys.",
     "instance": "Health and what runs here.",
     "logins": "Cookies for browsers.",
 }

@@ -7,7 +7,21 @@ from typing import Annotated, cast
 
 import typer
 
-from cli.commands import approvals, chat, config, data, doctor, ledger, run, search, servers, sessions, turns, verify
+from cli.commands import (
+    approvals,
+    chat,
+    config,
+    data,
+    doctor,
+    ledger,
+    models,
+    run,
+    search,
+    servers,
+    sessions,
+    turns,
+    verify,
+)
 from cli.failures import Exit
 from cli.output import Output
 from milepost.domain.errors import InvalidInput
@@ -23,7 +37,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, chat, turns, sessions, ledger, search, approvals, servers, config, doctor, data, verify):
+for module in (run, chat, turns, sessions, ledger, search, approvals, servers, config, models, doctor, data, verify):
     module.register(commands)
 
 

@@ -12,6 +12,7 @@ from milepost.bootstrap.data_root import MIN_FREE_BYTES, DataRoot
 from milepost.bootstrap.ownership import foreign_packages
 from milepost.config.loading import Config
 from milepost.domain.errors import TemporalUnavailable
+from milepost.domain.providers import Route
 from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
 from milepost.ports.sandbox import SandboxProvider
@@ -60,7 +61,9 @@ def functions(parts: Parts) -> dict[str, CheckFunction]:
     for name in parts.config.tools:
         found[f"tool:{name}"] = partial(_tool, parts, name)
     for agent in parts.config.agents.values():
-        found[f"model:{agent.agent_id}"] = partial(_model, parts, agent.agent_id)
+        for number, route in enumerate((Route(agent.provider, agent.model), *agent.fallbacks)):
+            name = f"model:{agent.agent_id}" + (f":fallback-{number}" if number else "")
+            found[name] = partial(_model, parts, name, route.provider, route.model)
     return found
 
 
@@ -139,8 +142,7 @@ async def _tool(parts: Parts, name: str) -> Check:
     return Check(f"tool:{name}", True, f"{policy.effect_class}, {policy.parallel}, approval: {policy.approval}.")
 
 
-async def _model(parts: Parts, agent_id: str) -> Check:
-    agent = parts.config.agents[agent_id]
-    parts.gateway.validate(agent.provider, agent.model)
-    health = await parts.gateway.check(agent.provider)
-    return Check(f"model:{agent_id}", health.ok, f"{agent.provider}/{agent.model}: {health.detail}", health.fix)
+async def _model(parts: Parts, name: str, provider: str, model: str) -> Check:
+    parts.gateway.validate(provider, model)
+    health = await parts.gateway.check(provider, model)
+    return Check(name, health.ok, f"{provider}/{model}: {health.detail}", health.fix)

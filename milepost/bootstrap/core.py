@@ -29,6 +29,7 @@ from milepost.services.contents import Contents
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
+from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
@@ -77,6 +78,7 @@ class Core:
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             live=LiveService(self.ledger, self.notifier, self.clock),
             contents=self.contents,
+            models=ModelService(self.gateway, self.config.providers, agents, self.ids),
             health=HealthService(checks.functions(parts), READY_PARTS),
             temporal_ui=temporal.ui,
             temporal_namespace=temporal.namespace,

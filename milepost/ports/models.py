@@ -58,6 +58,19 @@ ModelItem = TextDelta | ReasoningDelta | ModelCompleted
 
 
 @dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model that a provider lists, with what the provider says of it.
+
+    `context_tokens` is the size of its window, None where it is not said. `abilities` are some of `tools`, `images`,
+    `reasoning`, `json`; empty where nothing is said.
+    """
+
+    model_id: str
+    context_tokens: int | None = None
+    abilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelHealth:
     """Whether a route can be used; `detail` is for people and names no secret."""
 
@@ -82,7 +95,20 @@ class ModelGateway(Protocol):
             SecretMissing: the provider's key reference does not resolve.
         """
 
-    async def check(self, provider: str) -> ModelHealth: ...
+    async def check(self, provider: str, model: str = "") -> ModelHealth:
+        """Whether the provider can be used now, for this model or its default one; one short request, no model call.
+
+        Raises ProviderUnknown.
+        """
+
+    async def models(self, provider: str) -> list[ModelInfo] | None:
+        """The models that the provider lists, bounded in number, size and time; None if it has no list.
+
+        Raises ProviderUnknown, SecretMissing, ModelError.
+        """
+
+    def known(self, provider: str) -> str:
+        """The name, if a provider of that name is configured. Raises ProviderUnknown, naming the nearest one."""
 
     def validate(self, provider: str, model: str, script: str | None = None) -> None:
         """Raise ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made; no network.

@@ -19,7 +19,7 @@ from milepost.domain.providers import (
     RecordedProvider,
     ScriptedProvider,
 )
-from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
+from milepost.ports.models import ModelHealth, ModelInfo, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 from milepost.providers.provider import Factory, Provider, secret_references
 
@@ -51,10 +51,14 @@ class Gateway:
             async for item in items:
                 yield item
 
-    async def check(self, provider: str) -> ModelHealth:
-        """Whether the provider can be reached and used now. Raises ProviderUnknown."""
-        self.config(provider)
-        return await (await self.provider(provider)).check()
+    async def check(self, provider: str, model: str = "") -> ModelHealth:
+        return await (await self.provider(provider)).check(model)
+
+    async def models(self, provider: str) -> list[ModelInfo] | None:
+        return await (await self.provider(provider)).models()
+
+    def known(self, provider: str) -> str:
+        return self.config(provider).name
 
     def validate(self, provider: str, model: str, script: str | None = None) -> None:
         config = self.config(provider)
@@ -107,11 +111,6 @@ class Gateway:
                 create = cast(Factory, module.create)
                 self._open[name] = create(config, self._secrets, self)
         return self._open[name]
-
-    async def preload(self) -> None:
-        """Import what the configured providers stand on, so that the first turn does not wait for it."""
-        for type_ in {config.type for config in self._configs.values()}:
-            await asyncio.to_thread(importlib.import_module, _MODULES[type_])
 
     async def close(self) -> None:
         """Close every connection; the gateway may be used again afterwards."""

@@ -1,72 +1,135 @@
-"""Whether an endpoint can be used now."""
+"""Whether an endpoint can be used now, and which models it lists."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
 import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import httpx2
 
-from milepost.domain.errors import MilepostError
-from milepost.ports.models import ModelHealth
+from milepost.domain.errors import (
+    MilepostError,
+    ModelAnswerMalformed,
+    ModelAnswerTooLarge,
+    ModelTimedOut,
+    ModelUnavailable,
+)
+from milepost.ports.models import ModelHealth, ModelInfo
 from milepost.providers.faults import detail, status_error
 from milepost.providers.provider import EndpointConfig
 from milepost.security.redaction import Redactor
 
 CHECK_SECONDS = 5.0
+MAX_LIST_BYTES = 8 * 1024 * 1024
+MAX_LISTED = 2_000
+MAX_NAME = 200
 MAX_NAMED = 8
 
+ReadList = Callable[[Any], Sequence[str | ModelInfo]]
+"""Reads the JSON of a list. Raises KeyError, TypeError or ValueError for a list of another form."""
 
-async def check(config: EndpointConfig, http: httpx2.AsyncClient, redact: Redactor) -> ModelHealth:
-    """Ask for the model list: reachable, key accepted, default model listed. Never raises for a failure to answer."""
+
+def listed_ids(listed: Any) -> Sequence[str | ModelInfo]:
+    """The models of OpenAI's form of a list, which most services use. Raises KeyError or TypeError for another."""
+    return [str(entry["id"]) for entry in listed["data"]]
+
+
+async def models(
+    config: EndpointConfig,
+    http: httpx2.AsyncClient,
+    redact: Redactor,
+    *,
+    path: str = "/models",
+    ids: ReadList = listed_ids,
+) -> list[ModelInfo] | None:
+    """The models an endpoint lists, at most `MAX_LISTED`; None if it has no list. `path` is where, `ids` reads it.
+
+    Raises:
+        ModelError: the endpoint cannot be reached, refuses, or answers something else than a list.
+    """
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            response = await http.get(f"{config.base_url.rstrip('/')}/models")
+            status, body = await _fetch(config, http, path)
+    except (TimeoutError, httpx2.TimeoutException):
+        raise ModelTimedOut(f"No answer within {CHECK_SECONDS:g} s.", fix=_runs(config, redact)) from None
+    except httpx2.HTTPError as error:
+        said = detail(f"Cannot be reached ({type(error).__name__}: {error}).", redact)
+        raise ModelUnavailable(said, fix=_runs(config, redact)) from None
+    if status in (404, 405, 501):
+        return None
+    if status != 200:
+        said = detail(_error_text(body), redact)
+        raise status_error(config.name, status, said, key_reference=config.api_key)
+    try:
+        found = ids(json.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ModelAnswerMalformed(
+            f"{redact(config.base_url)} answers, but not with a list of models.",
+            fix="Check that `base_url` is the address of the API and that the provider's type is right.",
+        ) from None
+    return [_shown(entry, redact) for entry in found[:MAX_LISTED]]
+
+
+async def check(
+    config: EndpointConfig,
+    http: httpx2.AsyncClient,
+    redact: Redactor,
+    *,
+    model: str = "",
+    path: str = "/models",
+    ids: ReadList = listed_ids,
+) -> ModelHealth:
+    """Ask for the model list: reachable, key accepted, model (else the default one) listed. Never raises ModelError."""
+    wanted = model or config.default_model or ""
+    try:
+        found = await models(config, http, redact, path=path, ids=ids)
+    except ModelAnswerMalformed:
+        found = None
     except MilepostError as error:
         return ModelHealth(config.name, False, error.message, error.fix)
-    except (TimeoutError, httpx2.TimeoutException):
-        return _bad(config, f"No answer within {CHECK_SECONDS:g} s.", redact)
-    except httpx2.HTTPError as error:
-        return _bad(config, detail(f"Cannot be reached ({type(error).__name__}: {error}).", redact), redact)
-    if response.status_code in (404, 405, 501):
-        return ModelHealth(config.name, True, f"{config.base_url} answers; it does not list its models.")
-    if response.status_code != 200:
-        said = detail(_error_text(response), redact)
-        refused = status_error(config.name, response.status_code, said, key_reference=config.api_key)
-        return ModelHealth(config.name, False, refused.message, refused.fix)
-    return _listed(config, [redact(model) for model in _model_ids(response)])
-
-
-def _bad(config: EndpointConfig, text: str, redact: Redactor) -> ModelHealth:
-    return ModelHealth(config.name, False, text, f"Check that the server behind {redact(config.base_url)} runs.")
-
-
-def _listed(config: EndpointConfig, models: list[str]) -> ModelHealth:
-    wanted = config.default_model
-    if not models or wanted is None or wanted in models:
-        count = f"{len(models)} models listed" if models else "no model listed"
-        name = f", '{wanted}' among them" if wanted in models else ""
-        return ModelHealth(config.name, True, f"{config.base_url} answers; {count}{name}.")
-    near = difflib.get_close_matches(wanted, models, n=MAX_NAMED) or models[:MAX_NAMED]
+    where = redact(config.base_url)
+    if found is None:
+        return ModelHealth(config.name, True, f"{where} answers; it does not list its models.")
+    names = [info.model_id for info in found]
+    if not names or not wanted or wanted in names:
+        count = f"{len(names)} models listed" if names else "no model listed"
+        among = f", '{wanted}' among them" if wanted in names else ""
+        return ModelHealth(config.name, True, f"{where} answers; {count}{among}.")
+    near = difflib.get_close_matches(wanted, names, n=MAX_NAMED) or names[:MAX_NAMED]
     return ModelHealth(
         config.name,
         False,
-        f"{config.base_url} answers, but does not list the model '{wanted}'.",
-        f"Set providers.{config.name}.model to one it lists, for example: {', '.join(near)}.",
+        f"{where} answers, but does not list the model '{wanted}'.",
+        f"Set agents.ID.model or providers.{config.name}.model to one it lists, for example: {', '.join(near)}.",
     )
 
 
-def _model_ids(response: httpx2.Response) -> list[str]:
-    try:
-        data = json.loads(response.content)["data"]
-        return [str(entry["id"]) for entry in data]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
+async def _fetch(config: EndpointConfig, http: httpx2.AsyncClient, path: str) -> tuple[int, bytes]:
+    async with http.stream("GET", config.base_url.rstrip("/") + path) as response:
+        body = bytearray()
+        async for piece in response.aiter_raw():
+            body += piece
+            if len(body) > MAX_LIST_BYTES:
+                raise ModelAnswerTooLarge(
+                    f"Provider '{config.name}' sent a list of models of more than {MAX_LIST_BYTES} bytes."
+                )
+        return response.status_code, bytes(body)
 
 
-def _error_text(response: httpx2.Response) -> str:
+def _shown(entry: str | ModelInfo, redact: Redactor) -> ModelInfo:
+    info = ModelInfo(entry) if isinstance(entry, str) else entry
+    return ModelInfo(redact(redact.cut(info.model_id, MAX_NAME)), info.context_tokens, info.abilities)
+
+
+def _runs(config: EndpointConfig, redact: Redactor) -> str:
+    return f"Check that the server behind {redact(config.base_url)} runs."
+
+
+def _error_text(body: bytes) -> str:
     try:
-        return str(json.loads(response.content)["error"]["message"])
+        return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return response.content.decode("utf-8", "replace")
+        return body.decode("utf-8", "replace")

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 from milepost.domain.providers import ModelLimits, ModelTimeouts, ProviderConfig, RecordedProvider, ScriptedProvider
-from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
+from milepost.ports.models import ModelHealth, ModelInfo, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 
 
@@ -36,7 +36,9 @@ class Provider(Protocol):
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]: ...
 
-    async def check(self) -> ModelHealth: ...
+    async def check(self, model: str = "") -> ModelHealth: ...
+
+    async def models(self) -> list[ModelInfo] | None: ...
 
     async def close(self) -> None: ...
 

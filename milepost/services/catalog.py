@@ -10,6 +10,7 @@ from milepost.services.contents import Contents
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
+from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
@@ -30,6 +31,7 @@ class Services:
     outcomes: OutcomeService
     live: LiveService
     contents: Contents
+    models: ModelService
     health: HealthService
     temporal_ui: str
     temporal_namespace: str

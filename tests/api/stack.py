@@ -16,16 +16,19 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.server import ApiServer
 from milepost.bootstrap.system import SystemClock, UuidIds
+from milepost.config.secrets import ReferenceSecrets
 from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import ProviderUnknown, StorageUnavailable
 from milepost.domain.events import AgentStarted, Event, ModelCalled, ModelRetried, StreamKind, ToolFinished
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling, TextPart
+from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.engine.effects import effect_id
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
+from milepost.providers.gateway import Gateway
 from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
@@ -34,6 +37,7 @@ from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
+from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
@@ -240,6 +244,9 @@ class Work:
         await self.ledger.write(body)
 
 
+SCRIPTED = {"scripted": ScriptedProvider("scripted", "demo")}
+
+
 def validate_route(provider: str, model: str, script: str | None = None) -> None:
     if provider != "scripted":
         raise ProviderUnknown(f"There is no provider '{provider}'.", field="provider", fix="Known: scripted.")
@@ -267,6 +274,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         outcomes=OutcomeService(ledger, contents, clock),
         live=LiveService(ledger, notifier, clock),
         contents=contents,
+        models=ModelService(Gateway(SCRIPTED, ReferenceSecrets(root)), SCRIPTED, agents, ids),
         health=HealthService({name: check(name) for name in checks}, frozenset({"ledger"})),
         temporal_ui="http://127.0.0.1:8233",
         temporal_namespace="default",

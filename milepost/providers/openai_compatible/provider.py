@@ -17,7 +17,7 @@ from milepost.domain.errors import MilepostError, ModelIncomplete, ModelRequestR
 from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider, ProviderConfig
 from milepost.domain.tools import ToolDefinition
-from milepost.ports.models import ModelHealth, ModelItem, ModelRequest
+from milepost.ports.models import ModelHealth, ModelInfo, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 from milepost.providers import health
 from milepost.providers.deadlines import CallClock
@@ -102,12 +102,16 @@ class Endpoint:
         diagnostics += model.diagnostics
         yield hidden(completed(request, profile, stream, diagnostics, redact), redact)
 
-    async def check(self) -> ModelHealth:
+    async def check(self, model: str = "") -> ModelHealth:
         try:
             self._transport.refresh()
         except MilepostError as error:
             return ModelHealth(self._config.name, False, error.message, error.fix)
-        return await health.check(self._config, self._http, self._transport.redact)
+        return await health.check(self._config, self._http, self._transport.redact, model=model)
+
+    async def models(self) -> list[ModelInfo] | None:
+        self._transport.refresh()
+        return await health.models(self._config, self._http, self._transport.redact)
 
     async def close(self) -> None:
         await self._http.aclose()

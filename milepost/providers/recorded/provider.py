@@ -10,7 +10,7 @@ from pathlib import Path
 
 from milepost.domain.errors import CassetteMiss, InvalidInput, MilepostError, StorageUnavailable
 from milepost.domain.providers import CassetteMode, ProviderConfig, RecordedProvider
-from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest
+from milepost.ports.models import ModelCompleted, ModelHealth, ModelInfo, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 from milepost.providers.provider import Providers, secret_references
 from milepost.providers.recorded import cassette
@@ -63,15 +63,21 @@ class Recorder:
                 else:
                     yield item
 
-    async def check(self) -> ModelHealth:
+    async def check(self, model: str = "") -> ModelHealth:
         if self._config.mode is not CassetteMode.REPLAY and self._config.source is not None:
-            health = await (await self._providers.provider(self._config.source)).check()
+            health = await (await self._providers.provider(self._config.source)).check(model)
             return replace(health, provider=self._config.name, detail=f"Records into {self._path}. {health.detail}")
         try:
             known = await self._load(must_exist=True)
         except MilepostError as error:
             return ModelHealth(self._config.name, False, error.message, error.fix)
         return ModelHealth(self._config.name, True, f"{self._path} holds {len(known)} exchange(s); calls no model.")
+
+    async def models(self) -> list[ModelInfo] | None:
+        """Those of the source where it is called."""
+        if self._config.mode is CassetteMode.REPLAY or self._config.source is None:
+            return None
+        return await (await self._providers.provider(self._config.source)).models()
 
     async def close(self) -> None:
         """The source is closed by its owner."""

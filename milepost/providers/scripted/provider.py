@@ -19,7 +19,15 @@ from milepost.domain.messages import (
 )
 from milepost.domain.providers import ProviderConfig, ScriptedProvider
 from milepost.domain.usage import Usage
-from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest, ReasoningDelta, TextDelta
+from milepost.ports.models import (
+    ModelCompleted,
+    ModelHealth,
+    ModelInfo,
+    ModelItem,
+    ModelRequest,
+    ReasoningDelta,
+    TextDelta,
+)
 from milepost.ports.secrets import SecretStore
 from milepost.providers.call_ids import generated_call_id
 from milepost.providers.faults import status_error
@@ -70,7 +78,7 @@ class ScriptPlayer:
             )
         yield _completed(request, response)
 
-    async def check(self) -> ModelHealth:
+    async def check(self, model: str = "") -> ModelHealth:
         try:
             if self._config.script is not None:
                 await asyncio.to_thread(parse_script, self._config.script)
@@ -78,6 +86,10 @@ class ScriptPlayer:
             return ModelHealth(self._config.name, False, error.message, error.fix)
         which = "its own script" if self._config.script is not None else "the built-in demonstration"
         return ModelHealth(self._config.name, True, f"Plays the turn's script, else {which}; calls no model.")
+
+    async def models(self) -> list[ModelInfo] | None:
+        """A script names no model."""
+        return None
 
     async def close(self) -> None:
         """Nothing is held."""
