@@ -144,6 +144,9 @@ class ModelActivities:
         async with DeltaWriter(self._ledger, self._clock, target) as deltas:
             request = replace(call.request, attempt=attempt)
             try:
+                if await stop.heard():
+                    # Between the dispatch and here: nothing is asked of the provider any more.
+                    raise Stopped
                 completed = await guarded(self._consume(request, deltas), stop)
             except Stopped:
                 return await asyncio.shield(self._stopped(call, attempt, deltas))

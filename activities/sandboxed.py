@@ -123,7 +123,7 @@ class SandboxedCalls:
 
     async def outcome(self, call: ToolCall, planned: PlannedTool, opened: Opened, attach_to: str | None) -> Result:
         """How the call ended, or that it cannot be known."""
-        if opened.stopped and attach_to is None:
+        if attach_to is None and (opened.stopped or await call.stop.heard()):
             return Result(EffectState.CANCELLED, CANCELLED_TEXT, True, {})
         work = _SandboxWork(self._workbench, call, planned, opened, attach_to)
         try:

@@ -134,8 +134,7 @@ class TurnActivities:
                     return FinishResult(turn.state)
                 if turn.claimed_run is not None and turn.claimed_run != params.claim:
                     raise TurnClaimed(f"Turn {turn.turn_id} belongs to another workflow run.")
-                end_turn(tx, turn, _ending(params), now)
-                return FinishResult(params.state)
+                return FinishResult(end_turn(tx, turn, _ending(params), now))
 
             return await self._ledger.write(body)
 

@@ -53,15 +53,19 @@ def turn_events(tx: LedgerTx, turn: Turn) -> list[Event]:
     return [decode_event(item.type, item.version, item.payload) for item in stored]
 
 
-def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
+def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> TurnState:
     """Write everything that ends a running turn, the terminal event last. The caller holds the Session's lock.
 
-    Open effects are settled (cancelled, or uncertain where the outcome cannot be known), open approvals are closed,
-    calls without a result get one, each agent's output is recorded and the delta log is dropped.
+    A stop that was accepted is what the turn ends with, also if the work came to another end in the same moment: the
+    caller gets the state that was written. Open effects are settled (cancelled, or uncertain where the outcome cannot
+    be known), open approvals are closed, calls without a result get one, each agent's output is recorded and the delta
+    log is dropped.
 
     Raises:
         TurnNotRunning: the turn has a terminal state.
     """
+    if turn.stop_requested_at is not None and ending.state is not TurnState.STOPPED:
+        ending = Ending(TurnState.STOPPED, "Stopped on request.")
     events = turn_events(tx, turn)
     new = _lost_answers(tx, turn, events)
     events.extend(item.event for item in new)
@@ -84,6 +88,7 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> None:
     tx.deltas.drop_turn(turn.turn_id)
     tx.outbox.drop(turn.turn_id, at)
     tx.notify(turn.session_id)
+    return ending.state
 
 
 def bounded_error(text: str) -> str:

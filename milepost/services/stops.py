@@ -43,6 +43,16 @@ class StopSignal:
         """The activity has learned of the stop in another way: every wait returns at once."""
         self._known = True
 
+    async def heard(self) -> bool:
+        """Whether word of the stop is here already; for the moment before work begins. Costs no read without word."""
+        if self._known or not await self._subscription.wait(0):
+            return self._known
+        try:
+            self._known = await self._asked()
+        except StorageUnavailable:
+            return False
+        return self._known
+
     async def wait(self) -> None:
         """Return once the turn is asked to stop, or has ended.
 
@@ -51,9 +61,10 @@ class StopSignal:
         while not self._known:
             await self._subscription.wait(POLL_SECONDS)
             try:
-                turn = await self._ledger.read(lambda tx: tx.turns.get(self._turn_id))
+                self._known = await self._asked()
             except StorageUnavailable:
                 await asyncio.sleep(POLL_SECONDS)
-                continue
-            if turn.stop_requested_at is not None or turn.state.terminal:
-                return
+
+    async def _asked(self) -> bool:
+        turn = await self._ledger.read(lambda tx: tx.turns.get(self._turn_id))
+        return turn.stop_requested_at is not None or turn.state.terminal

@@ -33,6 +33,9 @@ from milepost.temporal.store import Store, exercise
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 5.0
+FIRST_TRIES = 5
+"""Starts of the first launch: the ports of the server's inner parts are its own choice, and may be taken meanwhile."""
+
 RESTART_FIRST_SECONDS = 0.2
 RESTART_MAX_SECONDS = 15.0
 PROBE_TIMEOUT = timedelta(seconds=2)
@@ -40,6 +43,8 @@ _PR_SET_PDEATHSIG = 1
 
 # The dev server throttles its internal queues to about 20 polls a second, which costs 50 ms a step.
 _POLL_LIMITS = ("transfer", "visibility", "timer", "outbound")
+
+_ADDRESS_IN_USE = "address already in use"
 
 _log = get_logger(__name__)
 
@@ -91,15 +96,19 @@ class DevServer:
         return address
 
     async def _first_launch(self) -> TemporalAddress:
-        self._port, self._ui_port = _ports(self._port, self._ui_port)
-        try:
-            return await self._launch_on_store()
-        except TemporalUnavailable:
-            if not (await _accepts(self._port) or await _accepts(self._ui_port)):
-                raise
-            # Somebody else took a port since it was looked at.
-            self._port, self._ui_port = _ports(0, 0)
-            return await self._launch_on_store()
+        wanted = self._port, self._ui_port
+        for left in reversed(range(FIRST_TRIES)):
+            self._port, self._ui_port = _ports(*wanted)
+            try:
+                return await self._launch_on_store()
+            except TemporalUnavailable:
+                # Somebody else took a port since it was looked at: one of these two, or of the server's inner parts.
+                taken = await _accepts(self._port) or await _accepts(self._ui_port)
+                if not left or not (taken or _ADDRESS_IN_USE in self._log_tail().lower()):
+                    raise
+                if taken:
+                    wanted = 0, 0
+        raise AssertionError("unreachable")
 
     async def _launch_on_store(self) -> TemporalAddress:
         """Start on the store that is there, or on a fresh one if the server cannot work with it."""

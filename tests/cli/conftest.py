@@ -32,19 +32,21 @@ class Milepost:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
-    def start(self, *arguments: str, stdin: str | None = None) -> subprocess.Popen[str]:
-        """Start a command and return at once."""
+    def start(self, *arguments: str, stdin: str | None = None, log: Path | None = None) -> subprocess.Popen[str]:
+        """Start a command and return at once. What it says goes to the file `log`, or can be had at its end."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("MILEPOST_")}
         environment |= {"MILEPOST_HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200"} | self.environment
-        return subprocess.Popen(
-            [sys.executable, "-c", "from cli.main import app; app()", *arguments],
-            cwd=self.folder,
-            env=environment,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with contextlib.ExitStack() as stack:
+            out = subprocess.PIPE if log is None else stack.enter_context(log.open("ab"))
+            return subprocess.Popen(
+                [sys.executable, "-c", "from cli.main import app; app()", *arguments],
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                text=True,
+            )
 
     def run(self, *arguments: str, stdin: str | None = None) -> Done:
         """Run a command to its end."""
@@ -60,6 +62,24 @@ class Milepost:
             out, err = process.communicate()
             pytest.fail(f"{process.args} did not end.\n{out[-3000:]}\n{err[-3000:]}")
         return Done(process.returncode, out, err)
+
+    @contextlib.contextmanager
+    def working(self, *arguments: str) -> Iterator[Path]:
+        """A `milepost worker` that takes work, ended in order at the end of the block; yields what it says."""
+        log = self.home.with_name(f"worker-{len(list(self.home.parent.glob('worker-*')))}.log")
+        worker = self.start("worker", *arguments, log=log)
+        try:
+            deadline = time.monotonic() + SECONDS
+            while "Working on:" not in log.read_text():
+                assert worker.poll() is None and time.monotonic() < deadline, f"It does not work: {log.read_text()}"
+                time.sleep(0.05)
+            yield log
+            assert worker.poll() is None, f"It ended by itself: {log.read_text()}"
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(SECONDS) == 0, log.read_text()
+        finally:
+            worker.kill()
+            worker.wait()
 
     def configure(self, text: str) -> None:
         """Write milepost.yaml beside the project."""

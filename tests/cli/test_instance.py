@@ -257,6 +257,7 @@ def test_dev_stops_in_order_and_leaves_no_process(milepost: Milepost) -> None:
         probe.connect((host, int(port)))
 
 
+@pytest.mark.timeout(300)
 def test_dev_that_is_killed_takes_its_temporal_server_along(milepost: Milepost) -> None:
     with running(milepost, "dev") as process:
         children = _children(process.pid)

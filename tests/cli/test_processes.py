@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from milepost.temporal.client import TemporalAddress
 from tests.cli.conftest import Milepost, running
 
-pytestmark = pytest.mark.postgres
+# A dozen processes are started one after the other, each of which takes seconds of a busy machine.
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(400)]
 
 
 def configure(milepost: Milepost, url: str, temporal: TemporalAddress) -> None:
@@ -38,8 +37,7 @@ def test_a_turn_goes_through_separate_processes(
         session = milepost.run("session", "new").out.strip()
         waiting = milepost.run("turn", "send", session, "Go", "--script", script, "--detach", "--json").json()
         assert (waiting["state"], waiting["status"]) == ("running", "waiting"), "accepted, though nobody works yet"
-        workers = [milepost.start("worker", "--queue", "turns", "--queue", "models"), milepost.start("worker")]
-        try:
+        with milepost.working("--queue", "turns", "--queue", "models") as first, milepost.working() as second:
             watched = milepost.run("turn", "watch", waiting["turn_id"])
             assert watched.code == 0, watched.err
             assert "Done apart." in watched.out
@@ -48,12 +46,8 @@ def test_a_turn_goes_through_separate_processes(
             checks = {check["name"]: check for check in milepost.run("doctor", "--json").json()["checks"]}
             assert checks["temporal"]["ok"]
             assert "PostgreSQL" in checks["database"]["detail"]
-        finally:
-            for worker in workers:
-                worker.send_signal(signal.SIGTERM)
-            done = [milepost.finish(worker) for worker in workers]
-    assert [item.code for item in done] == [0, 0], [item.err for item in done]
-    assert empty_postgres_url.rpartition("@")[0] not in "".join(item.err for item in done)
+    said = first.read_text() + second.read_text()
+    assert empty_postgres_url.rpartition("@")[0] not in said
 
 
 def test_an_unknown_queue_is_refused(milepost: Milepost) -> None:

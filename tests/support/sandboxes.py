@@ -29,6 +29,8 @@ class MemorySandbox:
     killed: set[str] = field(default_factory=set)
     lost: bool = False
     boot: str = "memory-1"
+    hangs: bool = False
+    """Whether every operation runs until it is killed, not only commands that begin with `hang`."""
 
     async def perform(
         self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
@@ -42,7 +44,7 @@ class MemorySandbox:
         self.journal.append((effect_id, operation))
         if effect_id in self.killed:
             future.set_result(Outcome(killed=True))
-        elif not (isinstance(operation, Exec) and operation.command.startswith("hang")):
+        elif not (self.hangs or (isinstance(operation, Exec) and operation.command.startswith("hang"))):
             future.set_result(self._run(operation))
         return await asyncio.shield(future)
 
@@ -93,6 +95,8 @@ class MemorySandboxes:
 
     def __init__(self) -> None:
         self.by_session: dict[str, MemorySandbox] = {}
+        self.hang = False
+        """Whether sandboxes that are opened from now on hang in every operation."""
         self.removed: set[str] = set()
         self.health = SandboxHealth(ok=True, detail="in memory")
 
@@ -101,7 +105,7 @@ class MemorySandboxes:
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         if spec.session_id not in self.by_session or spec.session_id in self.removed:
-            self.by_session[spec.session_id] = MemorySandbox()
+            self.by_session[spec.session_id] = MemorySandbox(hangs=self.hang)
             self.removed.discard(spec.session_id)
         return self.by_session[spec.session_id]
 
