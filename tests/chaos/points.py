@@ -6,13 +6,12 @@ comes to the boundary tells the test, and waits there until it is told to go on,
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from milepost.ports.ledger import Ledger, LedgerTx
 from tests.chaos import turn as plan
@@ -55,6 +54,11 @@ class Point:
     def __str__(self) -> str:
         return " ".join(part for part in (self.when, self.boundary, self.position) if part)
 
+    @property
+    def place(self) -> tuple[Boundary, str]:
+        """Which transaction it is."""
+        return self.boundary, self.position
+
 
 def points(boundary: Boundary) -> list[Point]:
     """All moments of the turn at a boundary."""
@@ -68,16 +72,47 @@ def points(boundary: Boundary) -> list[Point]:
     return [Point(boundary, when, position) for position in positions for when in (When.BEFORE, When.AFTER)]
 
 
-_STEPS = {
-    "TurnService.begin.<locals>.body": "begin",
-    "Dispatcher._lease": "lease",
-    "Dispatcher._deliver.<locals>.<lambda>": "deliver",
-    "TurnActivities.prepare_turn.<locals>.body": "prepare",
-    "EffectJournal.enter.<locals>.body": "enter",
-    "DeltaWriter._run.<locals>.body": "stream",
-    "EffectJournal.settle.<locals>.body": "settle",
-    "TurnActivities.finish_turn.<locals>.body": "finish",
-}
+MAX_KNOWN = 1000
+
+
+class _Spy:
+    """A repository of a transaction that notes what is asked of it."""
+
+    def __init__(self, name: str, repository: Any, calls: list[Call]) -> None:
+        self._name = name
+        self._repository = repository
+        self._calls = calls
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._repository, method)
+
+        def noted(*arguments: Any, **named: Any) -> Any:
+            result = found(*arguments, **named)
+            self._calls.append(Call(f"{self._name}.{method}", arguments, result))
+            return result
+
+        return noted
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a transaction asked of a repository, and got."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    result: Any
+
+
+class _SpyTx:
+    """A transaction that notes what is asked of the repositories which tell boundaries apart."""
+
+    def __init__(self, tx: LedgerTx) -> None:
+        self._tx = tx
+        self.calls: list[Call] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._tx, name)
+        return _Spy(name, found, self.calls) if name in ("turns", "outbox", "effects", "deltas") else found
 
 
 class Trap:
@@ -94,36 +129,49 @@ class Trap:
         with self._lock:
             self._wire.send(word)
 
-    def hold(self, when: When, body: Callable[..., Any], value: object) -> None:
-        """Wait if the body, which returned `value`, is that of the point's transaction."""
+    def hold(self, when: When, calls: list[Call]) -> None:
+        """Wait if these are the calls of the point's transaction."""
         with self._lock:
             while self._wire.poll():
                 word = self._wire.recv()
                 self._point = word if isinstance(word, Point) else None
-            if self._point is None or self._point.when is not when or not self._is_at(self._point, body, value):
+            if self._point is None or self._point.when is not when or self._place(calls) != self._point.place:
                 return
             self._point = None
             self._wire.send("reached")
             while self._wire.recv() != "go":
                 pass
 
-    def learn(self, body: Callable[..., Any]) -> None:
-        """Remember at which position of the turn an effect stands; streamed text names the effect only."""
-        spec = inspect.getclosurevars(body).nonlocals.get("spec")
-        if spec is not None:
-            self._positions = {spec.effect_id: spec.position}
+    def learn(self, calls: list[Call]) -> None:
+        """Remember at which positions of the turn effects stand; later calls name the effect only."""
+        for call in calls:
+            if call.name == "effects.dispatch":
+                if len(self._positions) > MAX_KNOWN:
+                    self._positions.clear()
+                self._positions[call.arguments[0].effect_id] = call.arguments[0].position
 
-    def _is_at(self, point: Point, body: Callable[..., Any], value: object) -> bool:
-        step, _, kind = point.boundary.partition(" ")
-        if _STEPS.get(body.__qualname__) != step or (step == "lease" and not value):
-            return False
-        if not point.position:
-            return True
-        names = inspect.getclosurevars(body).nonlocals
-        if step == "stream":
-            return self._positions.get(names["self"]._call.effect_id) == point.position
-        position: str = names["spec"].position
-        return position == point.position and position.startswith(kind)
+    def _place(self, calls: list[Call]) -> tuple[Boundary, str] | None:
+        """Which boundary of the turn a transaction is, known by what it does: the names in the code may change."""
+        found = {call.name: call for call in calls}
+        if "turns.finish" in found:
+            return Boundary.FINISH, ""
+        if "turns.add" in found:
+            return Boundary.BEGIN, ""
+        if "turns.claim" in found:
+            return Boundary.PREPARE, ""
+        if "outbox.lease" in found and found["outbox.lease"].result:
+            return Boundary.LEASE, ""
+        if "turns.mark_dispatched" in found:
+            return Boundary.DELIVER, ""
+        if "effects.dispatch" in found:
+            position: str = found["effects.dispatch"].arguments[0].position
+            return (Boundary.ENTER_MODEL if position.startswith("model") else Boundary.ENTER_TOOL), position
+        if "effects.settle" in found:
+            position = self._positions.get(found["effects.settle"].arguments[0], "")
+            return (Boundary.SETTLE_MODEL if position.startswith("model") else Boundary.SETTLE_TOOL), position
+        if "deltas.add" in found:
+            return Boundary.STREAM, self._positions.get(found["deltas.add"].arguments[1][0].effect_id, "")
+        return None
 
 
 class TrappedLedger:
@@ -138,17 +186,18 @@ class TrappedLedger:
         return self._ledger.instance_id
 
     async def write(self, body: Callable[[LedgerTx], T]) -> T:
-        if body.__qualname__ not in _STEPS:
-            return await self._ledger.write(body)
-        self._trap.learn(body)
+        calls: list[Call] = []
 
         def watched(tx: LedgerTx) -> T:
-            value = body(tx)
-            self._trap.hold(When.BEFORE, body, value)
+            spy = _SpyTx(tx)
+            value = body(cast(LedgerTx, spy))
+            calls[:] = spy.calls  # of the last time, if it runs more than once
+            self._trap.learn(calls)
+            self._trap.hold(When.BEFORE, calls)
             return value
 
         value = await self._ledger.write(watched)
-        self._trap.hold(When.AFTER, body, value)
+        self._trap.hold(When.AFTER, calls)
         return value
 
     async def read(self, body: Callable[[LedgerTx], T]) -> T:
