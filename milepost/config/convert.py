@@ -19,15 +19,16 @@ from milepost.config.prices import TokenPricesSection
 from milepost.config.problems import nearest
 from milepost.config.providers import (
     DEMO_MODEL,
+    AnthropicSection,
     HttpSection,
     OpenAICompatibleSection,
-    ProfileSection,
     ProviderSection,
     RecordedSection,
     RouteSection,
     ScriptedSection,
 )
 from milepost.config.references import is_reference
+from milepost.config.sections import Section
 from milepost.config.tools import HttpToolSection, effect_class
 from milepost.domain.agents import AgentConfig
 from milepost.domain.effects import EffectClass
@@ -36,6 +37,8 @@ from milepost.domain.extensions import HttpPeer, HttpTool, PythonTool, ToolConfi
 from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.prices import PriceList, PriceRule, PriceTier, TokenPrices
 from milepost.domain.providers import (
+    AnthropicProfile,
+    AnthropicProvider,
     EndpointProfile,
     ModelLimits,
     ModelTimeouts,
@@ -227,7 +230,11 @@ def providers(settings: Settings, base: Path) -> dict[str, ProviderConfig]:
 def _provider(name: str, section: ProviderSection, base: Path) -> ProviderConfig:
     match section:
         case OpenAICompatibleSection():
-            return OpenAICompatibleProvider(**_http(name, section), base_url=section.base_url, **_profiles(section))
+            profiles = _profiles(section, EndpointProfile)
+            return OpenAICompatibleProvider(**_http(name, section), base_url=section.base_url, **profiles)
+        case AnthropicSection():
+            profiles = _profiles(section, AnthropicProfile)
+            return AnthropicProvider(**_http(name, section), base_url=section.base_url, **profiles)
         case ScriptedSection():
             script = None if section.script is None else _script(base / section.script.expanduser())
             return ScriptedProvider(name, section.model, script)
@@ -250,14 +257,14 @@ def _http(name: str, section: HttpSection) -> dict[str, Any]:
     }
 
 
-def _profiles(section: OpenAICompatibleSection) -> dict[str, Any]:
-    models = {model: _profile(profile) for model, profile in section.model_profiles.items()}
-    return {"profile": _profile(section.profile), "model_profiles": models}
+def _profiles(section: OpenAICompatibleSection | AnthropicSection, kind: type[Any]) -> dict[str, Any]:
+    """The profiles of a provider and of its models, as values of `kind`, which has the fields of the section."""
 
+    def profile(of: Section) -> Any:
+        return kind(**{name: getattr(of, name) for name in type(of).model_fields})
 
-def _profile(section: ProfileSection) -> EndpointProfile:
-    values = {name: getattr(section, name) for name in ProfileSection.model_fields}
-    return EndpointProfile(**values)
+    models = {model: profile(own) for model, own in section.model_profiles.items()}
+    return {"profile": profile(section.profile), "model_profiles": models}
 
 
 def prices(settings: Settings) -> PriceList:

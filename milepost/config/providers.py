@@ -17,6 +17,9 @@ MAX_BYTES = 1024**3
 MAX_FALLBACKS = 4
 
 
+Unsupported = frozenset[Literal["temperature", "top_p", "max_tokens", "reasoning_effort", "stop"]]
+
+
 class TimeoutsSection(Section):
     """Seconds."""
 
@@ -44,7 +47,7 @@ class ProfileSection(Section):
 
     system_role: SystemRole = SystemRole.SYSTEM
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    unsupported: frozenset[Literal["temperature", "top_p", "max_tokens", "reasoning_effort", "stop"]] = frozenset()
+    unsupported: Unsupported = frozenset()
     """Sampling settings the endpoint refuses; they are left out, which is recorded."""
     supports_tools: bool = True
     supports_images: bool = True
@@ -99,6 +102,43 @@ class OpenAICompatibleSection(HttpSection):
     """Profiles of single models, used instead of `profile`."""
 
 
+class ServiceProfileSection(Section):
+    """What every service with a wire format of its own can be told about one of its models."""
+
+    unsupported: Unsupported = frozenset()
+    """Sampling settings the model refuses; they are left out, which is recorded."""
+    supports_tools: bool = True
+    supports_images: bool = True
+    json_output: Literal["schema", "object", "none"] = "schema"
+    """Whether a wanted JSON format goes out with its schema, as any object, or not at all."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further top-level fields of each request."""
+
+
+class AnthropicProfileSection(ServiceProfileSection):
+    """A model of Anthropic's messages API."""
+
+    max_tokens: Annotated[Count, Field(ge=1)] = 8192
+    """Of one answer where sampling says nothing."""
+    thinking: Literal["off", "budget", "adaptive"] = "off"
+    """budget for models with a thinking budget, adaptive for those that take an effort instead."""
+    thinking_budget: Annotated[Count, Field(ge=1024)] = 4096
+    """Tokens of thinking where `reasoning_effort` says nothing."""
+    prompt_cache: Literal["off", "5m", "1h"] = "5m"
+    """How long the service keeps what a request has in common with the next one."""
+
+
+class AnthropicSection(HttpSection):
+    """Anthropic's messages API, or a service that speaks it."""
+
+    type: Literal["anthropic"]
+    base_url: HttpUrl = "https://api.anthropic.com/v1"
+    """Address of the API, up to and including /v1."""
+    profile: AnthropicProfileSection = AnthropicProfileSection()
+    model_profiles: dict[str, AnthropicProfileSection] = Field(default_factory=dict)
+    """Profiles of single models, used instead of `profile`."""
+
+
 class ScriptedSection(Section):
     """Answers from a script; no network. Without a script: the built-in demonstration."""
 
@@ -122,4 +162,6 @@ class RecordedSection(Section):
     """Model of agents that name none."""
 
 
-ProviderSection = Annotated[OpenAICompatibleSection | ScriptedSection | RecordedSection, Field(discriminator="type")]
+ProviderSection = Annotated[
+    OpenAICompatibleSection | AnthropicSection | ScriptedSection | RecordedSection, Field(discriminator="type")
+]

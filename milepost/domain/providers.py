@@ -134,6 +134,55 @@ class OpenAICompatibleProvider(HttpProvider):
         return self.model_profiles.get(model, self.profile)
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceProfile:
+    """What every service with a wire format of its own can be told about one of its models.
+
+    Attributes:
+        unsupported: names of sampling settings the model refuses; they are left out and recorded.
+        supports_tools: False leaves tools out of the request, which is recorded.
+        supports_images: False leaves images out of the request, which is recorded and told to the model.
+        json_output: how `Sampling.response_format` goes out: with its `schema`, as any `object`, or not at all.
+        extra_body: further top-level request fields, sent as they are.
+    """
+
+    unsupported: frozenset[str] = frozenset()
+    supports_tools: bool = True
+    supports_images: bool = True
+    json_output: Literal["schema", "object", "none"] = "schema"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicProfile(ServiceProfile):
+    """A model of Anthropic's messages API.
+
+    Attributes:
+        max_tokens: of one answer where sampling says nothing; the API wants a number.
+        thinking: `budget` for models with a thinking budget, `adaptive` for those that take an effort instead.
+        thinking_budget: tokens of thinking where `reasoning_effort` says nothing; for `budget` only.
+        prompt_cache: how long the service keeps what a request has in common with the next one.
+    """
+
+    max_tokens: int = 8192
+    thinking: Literal["off", "budget", "adaptive"] = "off"
+    thinking_budget: int = 4096
+    prompt_cache: Literal["off", "5m", "1h"] = "5m"
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicProvider(HttpProvider):
+    """Anthropic's messages API, or a service that speaks it."""
+
+    profile: AnthropicProfile = AnthropicProfile()
+    model_profiles: Mapping[str, AnthropicProfile] = field(default_factory=dict)
+    type: Literal["anthropic"] = "anthropic"
+
+    def profile_of(self, model: str) -> AnthropicProfile:
+        """The model's own profile, else the provider's."""
+        return self.model_profiles.get(model, self.profile)
+
+
 class CassetteMode(StrEnum):
     """`replay` never calls the recorded provider; `record` always does and writes; `auto` records what is missing."""
 
@@ -154,4 +203,4 @@ class RecordedProvider:
     type: Literal["recorded"] = "recorded"
 
 
-ProviderConfig = ScriptedProvider | OpenAICompatibleProvider | RecordedProvider
+ProviderConfig = ScriptedProvider | OpenAICompatibleProvider | AnthropicProvider | RecordedProvider

@@ -109,7 +109,7 @@ class CallAssembler:
         if number >= MAX_CALLS:
             raise ModelAnswerTooLarge(f"The model made more than {MAX_CALLS} tool calls in one answer.")
         call_id = sent_id
-        if call_id is None or not _usable(call_id) or any(call.call_id == call_id for call in self.calls):
+        if call_id is None or not usable_id(call_id) or any(call.call_id == call_id for call in self.calls):
             call_id = generated_call_id(self._key, number)
             self.generated += 1
         call = Call(call_id, sent_id)
@@ -117,5 +117,5 @@ class CallAssembler:
         return call
 
 
-def _usable(call_id: str) -> bool:
+def usable_id(call_id: str) -> bool:
     return len(call_id) <= MAX_ID_CHARACTERS and call_id.isprintable()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from milepost.domain.errors import (
+    ModelAnswerMalformed,
     ModelError,
     ModelRateLimited,
     ModelRequestRejected,
@@ -23,6 +25,24 @@ MAX_RETRY_AFTER_SECONDS = 3_600.0
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|[\ud800-\udfff]")
 _SPACES = re.compile(r"\s+")
+
+
+class Refusal(Exception):
+    """What a provider answered instead of an answer.
+
+    Attributes:
+        status: HTTP status, or the one that an error inside a stream stands for.
+        body: JSON, or a text where it is none.
+        retry_after: seconds, where the body says so.
+        like: the status it means, where the body says so better than `status`.
+    """
+
+    def __init__(self, status: int, body: Any, *, retry_after: float | None = None, like: int | None = None) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
+        self.retry_after = retry_after
+        self.like = like
 
 
 def detail(text: str, redact: Redactor) -> str:
@@ -55,12 +75,16 @@ def status_error(
     *,
     key_reference: str | None = None,
     retry_after: float | None = None,
+    like: int | None = None,
 ) -> ModelError:
-    """The error for an HTTP status. `said` is the provider's own text, already fit to show."""
+    """The error for an HTTP status. `said` is the provider's own text, already fit to show.
+
+    `like` is the status that it means, where the provider's body says so better than `status`.
+    """
     said = f": {said}" if said else "."
     message = bounded(f"Provider '{provider}' answered {status}{said}")
     after = retry_seconds(retry_after)
-    match status:
+    match like or status:
         case 401 | 403:
             return unauthorized(message, key_reference, status)
         case 429:
@@ -69,7 +93,7 @@ def status_error(
             return ModelUnavailable(message, retry_after=after, status=status)
         case 402:
             return quota_exhausted(message, status)
-        case _ if 300 <= status < 400:
+        case other if 300 <= other < 400:
             return ModelRequestRejected(
                 message,
                 fix="The address redirects, which is not followed. Set `base_url` to the final address.",
@@ -77,7 +101,7 @@ def status_error(
             )
         case 504:
             return ModelTimedOut(message, retry_after=after, status=status)
-        case _ if status >= 500:
+        case other if other >= 500:
             return ModelUnavailable(message, retry_after=after, status=status)
         case 404:
             fix = "Check the model's name and `base_url` of the provider."
@@ -100,3 +124,12 @@ def quota_exhausted(message: str, status: int | None) -> ModelRequestRejected:
     """The account has no credit left; waiting does not help."""
     fix = "Check the balance and limits of the provider's account."
     return ModelRequestRejected(message, fix=fix, status=status)
+
+
+def malformed(provider: str, value: object, what: str, wanted: str) -> ModelAnswerMalformed:
+    """A part of an answer that nobody can read. `what` and `wanted` say what came as what."""
+    return ModelAnswerMalformed(
+        f"Provider '{provider}' sent {what} as a JSON {type(value).__name__}, not as {wanted}; "
+        "the answer cannot be read.",
+        fix="Check the server's version and the model's chat template; its other answers are likely to be the same.",
+    )

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from milepost.domain.errors import InvalidInput, ProviderUnknown
 from milepost.domain.providers import (
     CassetteMode,
-    OpenAICompatibleProvider,
+    HttpProvider,
     ProviderConfig,
     RecordedProvider,
     ScriptedProvider,
@@ -26,6 +26,7 @@ from milepost.providers.provider import Factory, Provider, secret_references
 _MODULES = {
     "scripted": "milepost.providers.scripted.provider",
     "openai_compatible": "milepost.providers.openai_compatible.provider",
+    "anthropic": "milepost.providers.anthropic.provider",
     "recorded": "milepost.providers.recorded.provider",
 }
 
@@ -76,7 +77,7 @@ class Gateway:
 
     def _check_route(self, config: ProviderConfig, model: str) -> None:
         match config:
-            case OpenAICompatibleProvider():
+            case HttpProvider():
                 check_base_url(config.name, config.base_url)
                 if not (model or config.default_model):
                     raise InvalidInput(
@@ -148,7 +149,7 @@ def check_base_url(provider: str, url: str) -> None:
         raise InvalidInput(
             f"Provider '{provider}': `base_url` is not an http or https address.",
             field="base_url",
-            fix="Give the address up to and without /chat/completions, for example http://127.0.0.1:8000/v1.",
+            fix="Give the address up to and with the version, for example http://127.0.0.1:8000/v1.",
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidInput(

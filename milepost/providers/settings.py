@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from milepost.domain.content import Content
+from milepost.domain.errors import ModelRequestRejected
 from milepost.domain.messages import Message, ResponseFormat, Sampling, UserMessage
-from milepost.domain.providers import EndpointProfile
+from milepost.domain.providers import EndpointProfile, ServiceProfile
+from milepost.domain.tools import ToolDefinition
+from milepost.providers.wire import wire_tool_name
 
 
 def supported(sampling: Sampling, unsupported: frozenset[str], diagnostics: list[str]) -> dict[str, Any]:
@@ -34,7 +37,9 @@ def supported(sampling: Sampling, unsupported: frozenset[str], diagnostics: list
     return chosen
 
 
-def json_output(sampling: Sampling, profile: EndpointProfile, diagnostics: list[str]) -> ResponseFormat | None:
+def json_output(
+    sampling: Sampling, profile: EndpointProfile | ServiceProfile, diagnostics: list[str]
+) -> ResponseFormat | None:
     """The wanted format as far as the endpoint takes it; what is left out adds a diagnostic."""
     wanted = sampling.response_format
     if wanted is None:
@@ -61,3 +66,23 @@ def without_images(messages: Sequence[Message], diagnostics: list[str]) -> list[
     if left_out:
         diagnostics.append(f"The endpoint takes no images; {left_out} left out.")
     return result
+
+
+def offered_tools(
+    tools: tuple[ToolDefinition, ...], supports_tools: bool, diagnostics: list[str]
+) -> tuple[ToolDefinition, ...]:
+    """The tools to offer; none, with a diagnostic, where the endpoint takes none.
+
+    Raises:
+        ModelRequestRejected: a name that no endpoint takes.
+    """
+    if tools and not supports_tools:
+        diagnostics.append("The endpoint takes no tools; none were offered.")
+        return ()
+    for tool in tools:
+        if wire_tool_name(tool.name) != tool.name:
+            raise ModelRequestRejected(
+                f"Tool '{tool.name[:80]}' cannot be offered: a name has at most 64 letters, digits, '_' and '-'.",
+                field="tools",
+            )
+    return tools

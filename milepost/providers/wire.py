@@ -12,6 +12,7 @@ MAX_WIRE_ID = 40
 MAX_WIRE_NAME = 64
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _WIRE_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_WIRE_ID}}}\Z")
 
@@ -35,14 +36,19 @@ def wire_arguments(raw: str) -> str:
     raw = wire_text(raw)
     if not raw.strip():
         return "{}"
-    if parse_object(raw) is not None:
-        return raw
+    value = parse_object(raw)
+    if value is not None:
+        # An escaped lone surrogate is a JSON text that most parsers refuse.
+        clean = (
+            _SURROGATE_ESCAPE.search(raw) is None or _UNSENDABLE.search(json.dumps(value, ensure_ascii=False)) is None
+        )
+        return raw if clean else wire_text(json.dumps(value, ensure_ascii=False))
     try:
         inner = json.loads(raw)
     except (ValueError, RecursionError):
         inner = None
     if isinstance(inner, str) and parse_object(inner) is not None:
-        return wire_text(inner)
+        return wire_arguments(inner)
     return json.dumps({"malformed_arguments": raw}, ensure_ascii=False)
 
 
@@ -61,7 +67,35 @@ def wire_ids(message: AssistantMessage) -> list[str]:
 def parse_object(text: str) -> dict[str, object] | None:
     """The JSON object that `text` is, or None."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _no_constant(name: str) -> object:
+    """`NaN` and `Infinity` are Python's JSON, nobody else's."""
+    raise ValueError(name)
+
+
+class WireIds:
+    """Ids of the calls of one conversation as a wire format takes them: of its alphabet, and none twice.
+
+    An id that fits stays. Another is replaced by one made of its digest, which is the same in every later request.
+    """
+
+    def __init__(self, fits: re.Pattern[str], prefix: str, length: int) -> None:
+        """Made ids are `prefix` and hexadecimal digits, `length` characters in all; `fits` has to match them."""
+        self._fits = fits
+        self._prefix = prefix
+        self._digits = length - len(prefix)
+        self._taken: set[str] = set()
+
+    def next(self, call_id: str) -> str:
+        """The id for the next call of the conversation."""
+        wanted, attempt = call_id, 0
+        while wanted in self._taken or not self._fits.fullmatch(wanted):
+            digest = hashlib.sha256(f"{call_id}\n{attempt}".encode("utf-8", "surrogatepass")).hexdigest()
+            wanted, attempt = self._prefix + digest[: self._digits], attempt + 1
+        self._taken.add(wanted)
+        return wanted

@@ -10,7 +10,7 @@ from typing import Any
 
 from milepost.domain.errors import MilepostError
 from milepost.domain.messages import Message, Sampling
-from milepost.domain.providers import OpenAICompatibleProvider, ProviderConfig
+from milepost.domain.providers import AnthropicProfile, AnthropicProvider, OpenAICompatibleProvider, ProviderConfig
 from milepost.ports.models import ModelRequest
 from milepost.providers.gateway import Gateway
 from milepost.tools import definitions
@@ -23,6 +23,7 @@ _REFUSAL = (
 
 CONFIGURATIONS: dict[str, Callable[[str], ProviderConfig]] = {
     "openai_chat": lambda url: OpenAICompatibleProvider("wire", url, "some-model"),
+    "anthropic": lambda url: AnthropicProvider("wire", url, "some-model", profile=AnthropicProfile(thinking="budget")),
 }
 """By wire format (a module of `tests.support.validators`): a provider at an address that speaks it."""
 

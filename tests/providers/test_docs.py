@@ -6,8 +6,11 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
+from milepost.config.loading import load_config
 from milepost.domain import errors
-from milepost.domain.providers import EndpointProfile, ModelLimits, ModelTimeouts
+from milepost.domain.providers import AnthropicProfile, EndpointProfile, ModelLimits, ModelTimeouts, ServiceProfile
 from milepost.providers.calls import MAX_CALLS
 from milepost.providers.scripted.script import parse_script
 
@@ -44,3 +47,16 @@ def test_the_failures_are_the_classes() -> None:
     documented = {code: again == "yes" for code, again in rows}
     classes = errors.ModelError.__subclasses__()
     assert documented == {cls.code: cls.retryable for cls in classes if cls.code.startswith("model_")}
+
+
+@pytest.mark.parametrize(("type_", "profile"), [("anthropic", AnthropicProfile)])
+def test_the_example_of_a_service_is_a_configuration_and_its_profile_is_described(
+    type_: str, profile: type[ServiceProfile], tmp_path: Path
+) -> None:
+    text = section(f"`{type_}`")
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "milepost.yaml").write_text(example, encoding="utf-8")
+    configured = [each for each in load_config(tmp_path / "milepost.yaml").providers.values() if each.type == type_]
+    assert len(configured) == 1
+    for field in fields(profile):
+        assert f"`{field.name}`" in text

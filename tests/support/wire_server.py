@@ -49,7 +49,7 @@ class Reply:
     """One answer and how it misbehaves.
 
     index: normal | none | zero, ids: normal | none | same | every_chunk | churn say how tool calls are numbered;
-    interleaved calls come in turns. usage_at: end (a chunk without choices) | finish | each | twice | none.
+    interleaved calls come in turns. usage_at: end | finish | each | twice | late | none.
     fault: eof (clean end) | fin (end without the last chunk) | rst | error_event | stall, after `fault_after` events.
     `events` replaces everything else by the given payloads. A `status` other than 200 answers `body`.
     `tokens` is what the answer costs; `usage` replaces the report of it. `extra` is for single formats.
@@ -83,13 +83,17 @@ class Reply:
 
 @dataclass
 class Received:
-    """One request. `closed_at` is when the client closed the connection before the answer's end (monotonic clock)."""
+    """One request; `raw` is its body as it came.
+
+    `closed_at` is when the client closed the connection before the answer's end (monotonic clock).
+    """
 
     method: str
     path: str
     headers: dict[str, str]
     body: Any
     connection: int
+    raw: str = ""
     events_sent: int = 0
     finished: bool = False
     closed_at: float | None = None
@@ -335,7 +339,7 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Receiv
     length = int(headers.get("content-length", "0"))
     assert length <= MAX_BODY
     raw = await reader.readexactly(length)
-    return Received(method, path, headers, json.loads(raw) if raw else None, connection)
+    return Received(method, path, headers, json.loads(raw) if raw else None, connection, raw.decode())
 
 
 async def _plain(

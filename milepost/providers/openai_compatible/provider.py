@@ -28,8 +28,7 @@ from milepost.providers.openai_compatible.answer import completed
 from milepost.providers.openai_compatible.messages import library_messages
 from milepost.providers.openai_compatible.model import ChatModel, ChatStream, library_profile
 from milepost.providers.provider import Providers
-from milepost.providers.settings import json_output, supported, without_images
-from milepost.providers.wire import wire_tool_name
+from milepost.providers.settings import json_output, offered_tools, supported, without_images
 
 
 def create(config: ProviderConfig, secrets: SecretStore, providers: Providers) -> Endpoint:
@@ -135,15 +134,7 @@ async def _open(
 def _parameters(
     tools: tuple[ToolDefinition, ...], profile: EndpointProfile, diagnostics: list[str]
 ) -> ModelRequestParameters:
-    if tools and not profile.supports_tools:
-        diagnostics.append("The endpoint takes no tools; none were offered.")
-        tools = ()
-    for tool in tools:
-        if wire_tool_name(tool.name) != tool.name:
-            raise ModelRequestRejected(
-                f"Tool '{tool.name[:80]}' cannot be offered: a name has at most 64 letters, digits, '_' and '-'.",
-                field="tools",
-            )
+    tools = offered_tools(tools, profile.supports_tools, diagnostics)
     return ModelRequestParameters(
         function_tools=[
             LibraryTool(name=tool.name, description=tool.description, parameters_json_schema=tool.parameters)

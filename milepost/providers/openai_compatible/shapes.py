@@ -12,7 +12,7 @@ from typing import Any, cast
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from milepost.domain.errors import ModelAnswerMalformed
+from milepost.providers.faults import malformed
 
 LATEST_SECOND = 32_503_680_000
 """The year 3000."""
@@ -67,7 +67,7 @@ def _tidy_choice(choice: Any, provider: str, notes: list[str]) -> None:
         delta.content = None
         notes.append(TEXT_DROPPED)
     if delta.tool_calls is not None and not isinstance(delta.tool_calls, list):
-        raise _malformed(delta.tool_calls, "the tool calls", "a list", provider)
+        raise malformed(provider, delta.tool_calls, "the tool calls", "a list")
     for piece in delta.tool_calls or []:
         _tidy_call(piece, provider)
 
@@ -87,17 +87,9 @@ def _name(value: object, provider: str) -> str | None:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
         return str(value)
-    raise _malformed(value, "the name of a tool", "a text", provider)
+    raise malformed(provider, value, "the name of a tool", "a text")
 
 
 def _require_object(value: object, what: str, provider: str) -> None:
     if not isinstance(value, BaseModel):
-        raise _malformed(value, what, "an object", provider)
-
-
-def _malformed(value: object, what: str, wanted: str, provider: str) -> ModelAnswerMalformed:
-    return ModelAnswerMalformed(
-        f"Provider '{provider}' sent {what} as a JSON {type(value).__name__}, not as {wanted}; "
-        "the answer cannot be read.",
-        fix="Check the server's version and the model's chat template; its other answers are likely to be the same.",
-    )
+        raise malformed(provider, value, what, "an object")
