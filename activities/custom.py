@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ class CustomCalls:
         """Make the call; how it ended, or that this cannot be known."""
         kind = call.spec.effect_class
         try:
-            answer = await guarded(self._tried(_call(call, planned), planned.timeout, kind in RERUN_CLASSES), call.stop)
+            answer = await guarded(self._tried(call, planned, kind in RERUN_CLASSES), call.stop)
         except Stopped:
             if kind in _UNKNOWN_WHEN_CUT:
                 return Result(EffectState.UNCERTAIN, CUT_TEXT, True, {}, error_code="stopped", stopped=True)
@@ -60,10 +61,10 @@ class CustomCalls:
             return await self._result(Answer(f"{call.part.tool} was not run: {error}", True), planned, error.code)
         return await self._result(answer, planned, "tool_failed" if answer.is_error else None)
 
-    async def _tried(self, call: Call, seconds: float, may_repeat: bool) -> Answer:
+    async def _tried(self, call: ToolCall, planned: PlannedCustom, may_repeat: bool) -> Answer:
         for number in range(1, TRIES + 1):
             try:
-                return await self._tools.run(call, seconds)
+                return await self._tools.run(_call(call, planned), planned.timeout)
             except (ToolFailed, OutcomeUnknown) as error:
                 passing = not isinstance(error, ToolFailed) or error.retryable_now
                 if not (may_repeat and passing) or number == TRIES:
@@ -100,7 +101,8 @@ def _call(call: ToolCall, planned: PlannedCustom) -> Call:
     spec = call.spec
     return Call(
         tool=call.part.tool,
-        arguments=planned.arguments,
+        # A package may change what it is given.
+        arguments=copy.deepcopy(planned.arguments),
         idempotency_key=spec.idempotency_key,
         session_id=spec.session_id,
         turn_id=spec.turn_id,

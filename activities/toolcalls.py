@@ -36,7 +36,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that may run, with all that running it needs."""
+    """A call that may run, with all that running it needs. `rewritten_by` names hooks that changed its arguments."""
 
     params: RunToolParams
     part: ToolCallPart
@@ -45,6 +45,7 @@ class ToolCall:
     planned: Planned
     arguments: str
     stop: StopSignal
+    rewritten_by: tuple[str, ...] = ()
 
 
 def custom_tool(started: AgentStarted, name: str) -> CustomTool | None:

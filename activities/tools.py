@@ -13,6 +13,7 @@ from activities.conversation import Conversations, TurnContext
 from activities.custom import LOST_TEXT as CUSTOM_LOST_TEXT
 from activities.custom import CustomCalls
 from activities.guard import heartbeats
+from activities.hooks import Asked, HookedCalls, values_of, withheld
 from activities.sandboxed import LOST_TEXT, Opened, SandboxedCalls
 from activities.toolcalls import (
     Result,
@@ -32,6 +33,7 @@ from milepost.contracts.activities import (
     RunToolParams,
     RunToolResult,
 )
+from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import Fenced, MilepostError, ToolRejected
 from milepost.domain.events import ToolFinished
@@ -57,6 +59,7 @@ class ToolActivities:
         journal: EffectJournal,
         sandboxed: SandboxedCalls,
         custom: CustomCalls,
+        hooked: HookedCalls,
         stops: StopWatch,
     ) -> None:
         self._contents = contents
@@ -64,6 +67,7 @@ class ToolActivities:
         self._journal = journal
         self._sandboxed = sandboxed
         self._custom = custom
+        self._hooked = hooked
         self._stops = stops
 
     @activity.defn(name=RUN_TOOL.name)
@@ -78,8 +82,18 @@ class ToolActivities:
                 planned = _plan(context, called.finish, part.tool, arguments)
             except ToolRejected as error:
                 return await self._reject(params, part, error)
-            spec = _spec(params, part, context, arguments)
-            return await self._perform(ToolCall(params, part, spec, context, planned, arguments, stop))
+            asked = Asked(params, part, context, arguments, values_of(planned, arguments), stop)
+            checked = await self._hooked.before(asked, planned)
+            content = part.arguments
+            if checked.rewritten_by:
+                content = await self._contents.store(checked.arguments, "application/json")
+            spec = _spec(params, part, context, checked.arguments, content)
+            call = ToolCall(params, part, spec, context, checked.planned, checked.arguments, stop, checked.rewritten_by)
+            if checked.stopped:
+                return await self._not_run(call, Entered(Entry.DISPATCH, None, stop_requested=True))
+            if checked.denied is not None:
+                return await self._not_run(call, await self._journal.deny(spec, params.claim, *checked.denied))
+            return await self._perform(call)
 
     @activity.defn(name=END_CALLS.name)
     async def end_calls(self, params: EndCallsParams) -> EndCallsResult:
@@ -108,12 +122,14 @@ class ToolActivities:
         context = await self._conversations.turn(spec.turn_id, spec.agent)
         part = context.call_at(round_, index)
         try:
-            planned = plan(part.tool, await self._contents.load(part.arguments))
+            # Hooks may have changed what the model wrote.
+            planned = plan(part.tool, await self._contents.load(spec.arguments or part.arguments))
         except MilepostError:
             return 0
         result = await self._sandboxed.end(context.session, spec.effect_id, part.tool, planned)
         if result is None:
             return 0
+        result = withheld(context.started, part.tool, result)
         where = RunToolParams(spec.turn_id, spec.session_id, "", spec.agent, round_, index, part.tool, "")
         event = await self._finished(where, part, spec.effect_id, effect.attempt, result)
         returned = encode(boundary_result(spec.effect_id, result))
@@ -145,6 +161,9 @@ class ToolActivities:
         if effect is None or entered.stop_requested or entered.entry not in (Entry.DISPATCH, Entry.ATTACH):
             return await self._not_run(call, entered)
         result = await self._outcome(call, opened, entered.entry, effect.attempt)
+        values = values_of(call.planned, call.arguments)
+        asked = Asked(params, call.part, call.context, call.arguments, values, call.stop)
+        result = _noted(call, await self._hooked.after(asked, result))
         return await asyncio.shield(self._settle(call, effect.attempt, result))
 
     async def _outcome(self, call: ToolCall, opened: Opened, entry: Entry, attempt: int) -> Result:
@@ -189,7 +208,7 @@ class ToolActivities:
         spec = call.spec
         returned = boundary_result(spec.effect_id, result)
         event = await self._finished(call.params, call.part, spec.effect_id, attempt, result)
-        message = result.text if result.is_error else None
+        message = result.text if result.is_error and result.state is not EffectState.SUCCEEDED else None
         outcome = Settlement(result.state, encode(returned), result.error_code, message)
         await self._journal.settle(spec, attempt, outcome, [event])
         return returned
@@ -227,7 +246,19 @@ def _plan(context: TurnContext, finish: FinishReason, tool: str, arguments: str)
     return plan_arguments(context.started, tool, arguments)
 
 
-def _spec(params: RunToolParams, part: ToolCallPart, context: TurnContext, arguments: str) -> EffectSpec:
+def _noted(call: ToolCall, result: Result) -> Result:
+    """The model is told that something else was run than what it wrote."""
+    if not call.rewritten_by:
+        return result
+    names = ", ".join(f"'{name}'" for name in call.rewritten_by)
+    note = f"[the arguments were changed before the call was made, by the hook {names}]"
+    detail = {**result.detail, "rewritten_by": list(call.rewritten_by)}
+    return replace(result, text=f"{result.text}\n{note}", detail=detail)
+
+
+def _spec(
+    params: RunToolParams, part: ToolCallPart, context: TurnContext, arguments: str, content: Content
+) -> EffectSpec:
     operation = f"tool:{part.tool}"
     position = call_position(params.round, params.index)
     input_digest = digest(arguments)
@@ -245,5 +276,5 @@ def _spec(params: RunToolParams, part: ToolCallPart, context: TurnContext, argum
         effect_class=policy.effect_class if policy else EffectClass.AT_MOST_ONCE,
         input_digest=input_digest,
         call_id=part.call_id,
-        arguments=part.arguments,
+        arguments=content,
     )

@@ -20,11 +20,13 @@ from milepost.contracts.activities import (
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
 from milepost.domain.events import AgentStarted, StreamKind
+from milepost.domain.hooks import OnFailure
 from milepost.domain.prices import RoutePrices
 from milepost.domain.providers import Route
 from milepost.domain.sessions import Session
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, ToolDefinition, tool_approval
 from milepost.domain.turns import Turn, TurnState
+from milepost.ports.hooks import Hooks
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.prices import Prices
 from milepost.ports.system import Clock
@@ -47,6 +49,7 @@ class TurnActivities:
         agents: Mapping[str, AgentConfig],
         tools: ToolDefinitions,
         custom_tools: CustomTools,
+        hooks: Hooks,
         workbench: Workbench,
         queues: ChooseQueues,
         prices: Prices,
@@ -56,6 +59,7 @@ class TurnActivities:
         self._agents = agents
         self._tools = tools
         self._custom_tools = custom_tools
+        self._hooks = hooks
         self._workbench = workbench
         self._queues = queues
         self._prices = prices
@@ -95,6 +99,7 @@ class TurnActivities:
         offered = built_in if tools_unavailable is None else []
         # Tools of the user's own need no sandbox.
         custom = self._custom_tools.offered([tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES])
+        self._hooks.require([hook.name for hook in agent.hooks if hook.on_failure is OnFailure.DENY])
         approvals = {tool: tool_approval(tool, agent.approvals) for tool in offered}
         approvals |= {tool.name: tool_approval(tool.name, agent.approvals, tool.policy.approval) for _, tool in custom}
         provider, model = options.provider or agent.provider, options.model or agent.model
@@ -115,6 +120,7 @@ class TurnActivities:
             fallbacks=fallbacks,
             custom_tools=tuple(tool for _, tool in custom),
             prices=self._route_prices(Route(provider, model), *fallbacks),
+            hooks=agent.hooks,
         )
 
     def _route_prices(self, *routes: Route) -> tuple[RoutePrices, ...]:

@@ -83,8 +83,9 @@ def execution_parts(core: Core) -> ExecutionParts:
         worker=worker_name(),
         host=host_name(),
         redactor=core.config.secrets.redactor,
-        custom_tools=core.custom_tools,
         prices=core.prices,
+        custom_tools=core.extensions.tools,
+        hooks=core.extensions.hooks,
     )
 
 

@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from activities.conversation import Conversations
 from activities.custom import CustomCalls
+from activities.hooks import HookedCalls
 from activities.models import ModelActivities
 from activities.sandboxed import SandboxedCalls
 from activities.toolcalls import plan_call
@@ -23,6 +24,7 @@ from milepost.domain.errors import MilepostError
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
 from milepost.observability.logging import get_logger
+from milepost.ports.hooks import Hooks, NoHooks
 from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
@@ -64,6 +66,7 @@ class ExecutionParts:
     """Hides the instance's own secrets in what tools put out."""
     custom_tools: CustomTools = field(default_factory=NoCustomTools)
     prices: Prices = field(default_factory=NoPrices)
+    hooks: Hooks = field(default_factory=NoHooks)
 
 
 def embedded_queues() -> QueuePlan:
@@ -106,6 +109,7 @@ class WorkerProcess:
             parts.agents,
             parts.tools,
             parts.custom_tools,
+            parts.hooks,
             parts.workbench,
             self._choose_queues,
             parts.prices,
@@ -115,7 +119,8 @@ class WorkerProcess:
         )
         sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor)
         custom = CustomCalls(parts.custom_tools, parts.redactor)
-        self._tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, stops)
+        hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
+        self._tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, hooked, stops)
         self._runtime = WorkerRuntime(
             client, parts.ledger.instance_id, queues, self._activities, settings or WorkerSettings()
         )

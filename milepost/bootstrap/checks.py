@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from milepost.bootstrap.data_root import MIN_FREE_BYTES, DataRoot
+from milepost.bootstrap.extensions import Extensions
 from milepost.bootstrap.ownership import foreign_packages
 from milepost.config.loading import Config
 from milepost.domain.errors import TemporalUnavailable
@@ -17,7 +18,6 @@ from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
 from milepost.ports.sandbox import SandboxProvider
 from milepost.ports.system import Clock
-from milepost.ports.tools import CustomTools
 from milepost.services.health import Check, CheckFunction
 
 LOW_SPACE_BYTES = 1024**3
@@ -45,7 +45,7 @@ class Parts:
     gateway: ModelGateway
     sandboxes: SandboxProvider | None
     temporal: TemporalPart
-    custom_tools: CustomTools
+    extensions: Extensions
 
 
 def functions(parts: Parts) -> dict[str, CheckFunction]:
@@ -60,6 +60,8 @@ def functions(parts: Parts) -> dict[str, CheckFunction]:
     }
     for name in parts.config.tools:
         found[f"tool:{name}"] = partial(_tool, parts, name)
+    for name in parts.config.hooks:
+        found[f"hook:{name}"] = partial(_hook, parts, name)
     for agent in parts.config.agents.values():
         for number, route in enumerate((Route(agent.provider, agent.model), *agent.fallbacks)):
             name = f"model:{agent.agent_id}" + (f":fallback-{number}" if number else "")
@@ -134,12 +136,22 @@ async def _sandbox(parts: Parts) -> Check:
 
 async def _tool(parts: Parts, name: str) -> Check:
     """Whether a tool of the user's own can be used; no peer is called."""
-    problem = (await asyncio.to_thread(parts.custom_tools.problems)).get(name)
+    problem = (await asyncio.to_thread(parts.extensions.tools.problems)).get(name)
     if problem is not None:
         return Check(f"tool:{name}", False, problem.message, problem.fix)
-    ((_, tool),) = parts.custom_tools.offered([name])
+    ((_, tool),) = parts.extensions.tools.offered([name])
     policy = tool.policy
     return Check(f"tool:{name}", True, f"{policy.effect_class}, {policy.parallel}, approval: {policy.approval}.")
+
+
+async def _hook(parts: Parts, name: str) -> Check:
+    """Whether a hook can be asked; no peer is called."""
+    problem = (await asyncio.to_thread(parts.extensions.hooks.problems)).get(name)
+    if problem is not None:
+        return Check(f"hook:{name}", False, problem.message, problem.fix)
+    rule = parts.config.hooks[name].rule
+    tools = "any tool" if rule.tools is None else ", ".join(rule.tools)
+    return Check(f"hook:{name}", True, f"{rule.when} {tools}; when it fails: {rule.on_failure}.")
 
 
 async def _model(parts: Parts, name: str, provider: str, model: str) -> Check:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from milepost.bootstrap import checks
 from milepost.bootstrap.data_root import DataRoot
-from milepost.bootstrap.extensions import open_tools
+from milepost.bootstrap.extensions import Extensions, open_extensions
 from milepost.bootstrap.sandboxes import open_sandboxes, spec_of
 from milepost.bootstrap.system import SystemClock, UuidIds, release
 from milepost.config.loading import Config
@@ -20,7 +20,6 @@ from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.prices import Prices
 from milepost.ports.sandbox import SandboxProvider
-from milepost.ports.tools import CustomTools
 from milepost.providers.gateway import Gateway
 from milepost.providers.pricing import PriceBook
 from milepost.services.approvals import ApprovalService
@@ -56,7 +55,7 @@ class Core:
     prices: Prices
     sandboxes: SandboxProvider | None
     workbench: Workbench
-    custom_tools: CustomTools
+    extensions: Extensions
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
@@ -64,7 +63,7 @@ class Core:
         sessions = SessionService(self.ledger, self.clock, self.ids, agents, self.config.default_agent, self.root.path)
         turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate)
         parts = checks.Parts(
-            self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal, self.custom_tools
+            self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal, self.extensions
         )
         return Services(
             sessions=sessions,
@@ -134,8 +133,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         stack.push_async_callback(ledger.close)
         gateway = Gateway(config.providers, config.secrets)
         stack.push_async_callback(gateway.close)
-        custom_tools = await open_tools(config)
-        stack.push_async_callback(custom_tools.close)
+        extensions = await stack.enter_async_context(open_extensions(config))
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
         yield Core(
@@ -150,5 +148,5 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             prices=PriceBook(config.providers, config.prices),
             sandboxes=sandboxes,
             workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
-            custom_tools=custom_tools,
+            extensions=extensions,
         )

@@ -9,7 +9,7 @@ from typing import TypeVar
 from milepost.bootstrap import checks
 from milepost.bootstrap.core import is_empty, migrate, open_core
 from milepost.bootstrap.data_root import DataRoot
-from milepost.bootstrap.extensions import open_tools
+from milepost.bootstrap.extensions import open_extensions
 from milepost.bootstrap.sandboxes import open_sandboxes
 from milepost.bootstrap.system import SystemClock
 from milepost.bootstrap.temporal import embedded, expected_ui, lazy_check
@@ -87,8 +87,7 @@ async def _without_ledger(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(gateway.close)
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, "doctor"))
-        tools = await open_tools(config)
-        stack.push_async_callback(tools.close)
+        extensions = await stack.enter_async_context(open_extensions(config))
         ledger = _BrokenLedger(reason)
-        parts = checks.Parts(config, root, ledger, SystemClock(), gateway, sandboxes, part, tools)
+        parts = checks.Parts(config, root, ledger, SystemClock(), gateway, sandboxes, part, extensions)
         return await HealthService(checks.functions(parts), frozenset()).doctor()

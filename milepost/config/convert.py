@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from milepost.config.document import Path_
+from milepost.config.hooks import HttpHookSection
 from milepost.config.models import (
     DEFAULT_AGENT,
     SCRIPTED,
@@ -33,7 +34,8 @@ from milepost.config.tools import HttpToolSection, effect_class
 from milepost.domain.agents import AgentConfig
 from milepost.domain.effects import EffectClass
 from milepost.domain.errors import ConfigInvalid
-from milepost.domain.extensions import HttpPeer, HttpTool, PythonTool, ToolConfig
+from milepost.domain.extensions import HookConfig, HttpHook, HttpPeer, HttpTool, PythonHook, PythonTool, ToolConfig
+from milepost.domain.hooks import HookRule, HookWhen
 from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.prices import PriceList, PriceRule, PriceTier, TokenPrices
 from milepost.domain.providers import (
@@ -73,6 +75,7 @@ def check(settings: Settings) -> Iterator[Fault]:
             yield ("providers", name, "source"), message, nearest(provider.source, sorted(providers))
     yield from _check_default_agent(settings)
     yield from _check_tools(settings)
+    yield from _check_hooks(settings)
     encryption = settings.temporal.encryption
     if encryption is not None and encryption.current not in encryption.keys:
         message = f"names a key '{encryption.current}' that is not among the keys."
@@ -115,6 +118,19 @@ def _check_tools(settings: Settings) -> Iterator[Fault]:
             if tool not in (*known, ANY_TOOL):
                 message = "is neither a built-in tool nor one configured under 'tools'."
                 yield ("agents", agent_id, "approvals", tool), message, nearest(tool, [*known, ANY_TOOL])
+
+
+def _check_hooks(settings: Settings) -> Iterator[Fault]:
+    tools = [*BUILTIN_TOOL_POLICIES, *settings.tools]
+    agents = list(settings.agents) or [DEFAULT_AGENT]
+    for name, hook in settings.hooks.items():
+        for key, given, known in (("tools", hook.tools, tools), ("agents", hook.agents, agents)):
+            for index, word in enumerate(given or ()):
+                if word not in known:
+                    message = f"names '{word}', which is none of the {key}."
+                    yield ("hooks", name, key, index), message, nearest(word, known)
+        if hook.keep_original and hook.when is HookWhen.BEFORE:
+            yield ("hooks", name, "keep_original"), "is for hooks with 'when: after'.", "Remove it."
 
 
 def _check_default_agent(settings: Settings) -> Iterator[Fault]:
@@ -169,6 +185,9 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
         max_rounds=section.max_rounds,
         approvals={tool: Approval(choice) for tool, choice in section.approvals.items()},
         approval_seconds=section.approval_seconds,
+        hooks=tuple(
+            hook.rule for key, hook in hooks(settings).items() if name in (settings.hooks[key].agents or (name,))
+        ),
         fallbacks=_fallbacks(settings, section),
     )
 
@@ -203,16 +222,32 @@ def tools(settings: Settings) -> dict[str, ToolConfig]:
     return result
 
 
+def hooks(settings: Settings) -> dict[str, HookConfig]:
+    """All hooks, in the order of the file."""
+    result: dict[str, HookConfig] = {}
+    for name, section in settings.hooks.items():
+        rule = HookRule(name, section.when, section.tools, section.on_failure, section.timeout, section.keep_original)
+        if isinstance(section, HttpHookSection):
+            result[name] = HttpHook(rule, _peer(section.url, "POST", section.headers, section.idempotency_header))
+        else:
+            result[name] = PythonHook(rule, section.entry_point or name)
+    return result
+
+
+def _peer(url: str, method: str, headers: Mapping[str, str], idempotency_header: str) -> HttpPeer:
+    return HttpPeer(
+        url=url,
+        method=method,
+        headers={key: text for key, text in headers.items() if not is_reference(text)},
+        secret_headers={key: text for key, text in headers.items() if is_reference(text)},
+        idempotency_header=idempotency_header,
+    )
+
+
 def _http_tool(name: str, section: HttpToolSection) -> HttpTool:
     return HttpTool(
         definition=ToolDefinition(name, section.description, section.parameters),
-        peer=HttpPeer(
-            url=section.url,
-            method=section.method,
-            headers={key: text for key, text in section.headers.items() if not is_reference(text)},
-            secret_headers={key: text for key, text in section.headers.items() if is_reference(text)},
-            idempotency_header=section.idempotency_header,
-        ),
+        peer=_peer(section.url, section.method, section.headers, section.idempotency_header),
         policy=ToolPolicy(EffectClass(section.effect), section.parallel, section.approval),
         timeout=section.timeout,
         response_bytes=int(section.response_limit),

@@ -29,7 +29,7 @@ from milepost.config.references import is_reference
 from milepost.config.secrets import ReferenceSecrets
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import ConfigInvalid, SecretMissing
-from milepost.domain.extensions import ToolConfig
+from milepost.domain.extensions import HookConfig, ToolConfig
 from milepost.domain.prices import PriceList
 from milepost.domain.providers import ProviderConfig
 
@@ -50,6 +50,7 @@ class Config:
     providers: Mapping[str, ProviderConfig]
     agents: Mapping[str, AgentConfig]
     tools: Mapping[str, ToolConfig]
+    hooks: Mapping[str, HookConfig]
     default_agent: str
     prices: PriceList
     secrets: ReferenceSecrets
@@ -145,6 +146,7 @@ def load_config(explicit: Path | None = None) -> Config:
         providers=convert.providers(settings, base),
         agents=convert.agents(settings),
         tools=convert.tools(settings),
+        hooks=convert.hooks(settings),
         default_agent=convert.default_agent(settings),
         prices=convert.prices(settings),
         secrets=ReferenceSecrets(base),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS
+from milepost.domain.hooks import HookRule
 from milepost.domain.messages import Sampling
 from milepost.domain.providers import Route
 from milepost.domain.tools import Approval
@@ -37,4 +38,5 @@ class AgentConfig:
     max_rounds: int = DEFAULT_MAX_ROUNDS
     approvals: dict[str, Approval] = field(default_factory=dict)
     approval_seconds: int = DEFAULT_APPROVAL_SECONDS
+    hooks: tuple[HookRule, ...] = ()
     fallbacks: tuple[Route, ...] = ()

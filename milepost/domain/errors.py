@@ -441,7 +441,28 @@ class ToolFailed(MilepostError):
         self.detail = detail or {}
 
 
+class HookUnavailable(MilepostError):
+    """A hook that must not be passed over cannot be had (its package is missing or faulty)."""
+
+    code = "hook_unavailable"
+    kind = ErrorKind.INVALID
+
+
+class HookFailed(MilepostError):
+    """A hook gave no answer that can be used. `retryable_now` tells that it may be asked again at once."""
+
+    code = "hook_failed"
+
+    def __init__(self, message: str, *, retryable_now: bool = False) -> None:
+        super().__init__(message)
+        self.retryable_now = retryable_now
+
+
 class OutcomeUnknown(MilepostError):
-    """A call was handed over and nobody can say whether it took effect."""
+    """A call was handed over and nobody can say whether it took effect. `in_time`: its time was not over yet."""
 
     code = "outcome_unknown"
+
+    def __init__(self, message: str, *, in_time: bool = False) -> None:
+        super().__init__(message)
+        self.in_time = in_time

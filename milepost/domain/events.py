@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
+from milepost.domain.hooks import HookRule, HookVerdict, HookWhen
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
 from milepost.domain.prices import ModelPrices, RoutePrices
 from milepost.domain.providers import Route
@@ -88,6 +89,7 @@ class AgentStarted:
     fallbacks: tuple[Route, ...] = ()
     custom_tools: tuple[CustomTool, ...] = ()
     prices: tuple[RoutePrices, ...] = ()
+    hooks: tuple[HookRule, ...] = ()
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -194,6 +196,32 @@ class ApprovalResolved:
     actor: str
     reason: str | None = None
     rule_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HookDecided:
+    """A hook's word about one call; it holds whenever the call comes to the hook again. `effect_id` is the hook's.
+
+    `failed` tells that the hook gave none, and its `on_failure` decided. `arguments` are those that replace what the
+    model wrote; `original_digest` is SHA-256 of a result that the model does not get.
+    """
+
+    TYPE: ClassVar[str] = "hook.decided"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    effect_id: str
+    hook: str
+    when: HookWhen
+    round: int
+    index: int
+    call_id: str
+    tool: str
+    verdict: HookVerdict
+    reason: str | None = None
+    failed: bool = False
+    arguments: Content | None = None
+    original_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +423,7 @@ Event = (
     | ModelFailed
     | ApprovalRequested
     | ApprovalResolved
+    | HookDecided
     | ToolStarted
     | ToolFinished
     | AgentOutput
@@ -424,6 +453,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     ModelFailed,
     ApprovalRequested,
     ApprovalResolved,
+    HookDecided,
     ToolStarted,
     ToolFinished,
     AgentOutput,

@@ -1,4 +1,4 @@
-"""How the user's own tools are configured. Values only: `milepost.extensions` makes them work."""
+"""How the user's own tools and hooks are configured. Values only: `milepost.extensions` makes them work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from milepost.domain.effects import EffectClass
+from milepost.domain.hooks import HookRule
 from milepost.domain.tools import Approval, Parallel, ToolDefinition, ToolPolicy
 
 TOOLS_GROUP = "milepost.tools"
 """Entry-point group of Python tools."""
+
+HOOKS_GROUP = "milepost.hooks"
+"""Entry-point group of Python hooks."""
 
 CUSTOM_TOOL_CLASSES = (EffectClass.OBSERVE, EffectClass.IDEMPOTENT, EffectClass.KEYED, EffectClass.AT_MOST_ONCE)
 """What a tool of the user's own may be. `at_most_once` is what it is taken for if nobody says."""
@@ -56,3 +60,22 @@ class PythonTool:
 
 
 ToolConfig = HttpTool | PythonTool
+
+
+@dataclass(frozen=True, slots=True)
+class HttpHook:
+    """A hook that is a request to a peer. `rule` is what turns record of it."""
+
+    rule: HookRule
+    peer: HttpPeer
+
+
+@dataclass(frozen=True, slots=True)
+class PythonHook:
+    """A hook of an installed package, by its entry point."""
+
+    rule: HookRule
+    entry_point: str
+
+
+HookConfig = HttpHook | PythonHook

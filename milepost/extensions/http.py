@@ -73,7 +73,9 @@ class PeerClient:
         except (TimeoutError, httpx.TimeoutException) as error:
             raise OutcomeUnknown(f"{owner} did not answer within {seconds:g} s.") from error
         except httpx.HTTPError as error:
-            raise OutcomeUnknown(f"The connection to {owner} broke off ({type(error).__name__}).") from error
+            raise OutcomeUnknown(
+                f"The connection to {owner} broke off ({type(error).__name__}).", in_time=True
+            ) from error
 
     def request(
         self, peer: HttpPeer, body: bytes | None, query: Mapping[str, str] | None, key: str | None

@@ -76,10 +76,6 @@ class ConfiguredTools:
             return await self._request(source, call, seconds)
         return await self._function(source, call, seconds)
 
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._peers.close()
-
     def _get(self, name: str) -> _Loaded:
         if name in self._problems:
             raise self._problems[name]

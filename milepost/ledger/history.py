@@ -13,6 +13,7 @@ from milepost.domain.events import (
     ApprovalRequested,
     EffectReconciled,
     Event,
+    HookDecided,
     ModelCalled,
     ModelFailed,
     ModelRetried,
@@ -125,6 +126,8 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                 agent.notes.extend(event.diagnostics)
                 for index, call in enumerate(event.message.calls):
                     arguments[event.agent, event.round, index] = call.arguments.text
+            case HookDecided() if event.arguments is not None:
+                arguments[event.agent, event.round, event.index] = event.arguments.text
             case ModelRetried() if event.agent in agents:
                 agents[event.agent].retries += 1
                 agents[event.agent].notes.extend(_switched(agents[event.agent].started, event))

@@ -81,8 +81,6 @@ class CustomTools(Protocol):
             OutcomeUnknown: it was handed over, and whether it took effect cannot be said.
         """
 
-    async def close(self) -> None: ...
-
     def problems(self) -> dict[str, MilepostError]:
         """Tools that cannot be used, by name."""
 
@@ -100,9 +98,6 @@ class NoCustomTools:
 
     def problems(self) -> dict[str, MilepostError]:
         return {}
-
-    async def close(self) -> None:
-        return
 
 
 __all__ = [

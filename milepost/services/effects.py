@@ -110,6 +110,21 @@ class EffectJournal:
 
         return await self._ledger.write(body)
 
+    async def deny(self, spec: EffectSpec, claim: str, error_code: str, error_message: str) -> Entered:
+        """Leave the row of a call that is not made, with what denied it; a call that has one keeps it.
+
+        Raises TurnClaimed.
+        """
+        now = self._clock.now()
+
+        def body(tx: LedgerTx) -> Entered:
+            require_claim(tx, spec.turn_id, claim)
+            effect = tx.effects.deny(spec, now, error_code, bounded_error(error_message))
+            tx.notify(spec.session_id)
+            return Entered(Entry.RETURN_RECORDED, effect)
+
+        return await self._ledger.write(body)
+
     async def settle(self, spec: EffectSpec, attempt: int, outcome: Settlement, events: Sequence[NewEvent]) -> None:
         """Write an attempt's outcome and its events in one transaction.
 

@@ -12,7 +12,7 @@ import pytest
 from milepost.config.loading import Config, json_schema
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-NAMED = {"providers": "NAME", "agents": "ID", "tools": "NAME"}
+NAMED = {"providers": "NAME", "agents": "ID", "tools": "NAME", "hooks": "NAME"}
 
 
 def _keys(schema: dict[str, Any], node: dict[str, Any], path: str) -> Iterator[str]:
@@ -30,8 +30,8 @@ def _keys(schema: dict[str, Any], node: dict[str, Any], path: str) -> Iterator[s
 
 def test_every_key_is_documented_and_no_other() -> None:
     schema = json_schema()
-    apart = {"providers.NAME", "tools.NAME"}
-    keys = {key for key in _keys(schema, schema, "") if not key.startswith(("providers.", "tools."))} | apart
+    apart = {"providers.NAME", "tools.NAME", "hooks.NAME"}
+    keys = {key for key in _keys(schema, schema, "") if not key.startswith(("providers.", "tools.", "hooks."))} | apart
     keys |= {"temporal.tls"}
     assert set(re.findall(r"^\| `([A-Za-z_.]+)` \|", DOCUMENT, re.MULTILINE)) == keys
 

@@ -16,6 +16,7 @@ from temporalio.client import Client
 from milepost.bootstrap.system import SystemClock, UuidIds
 from milepost.domain.agents import AgentConfig
 from milepost.domain.turns import Turn, TurnState
+from milepost.ports.hooks import Hooks, NoHooks
 from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
@@ -107,6 +108,7 @@ async def build_stack(
     agents: dict[str, AgentConfig] | None = None,
     custom_tools: CustomTools | None = None,
     prices: Prices | None = None,
+    hooks: Hooks | None = None,
 ) -> Stack:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(blobs)  # type: ignore[arg-type]
@@ -128,6 +130,7 @@ async def build_stack(
         host="test-host",
         prices=prices or NoPrices(),
         custom_tools=custom_tools or NoCustomTools(),
+        hooks=hooks or NoHooks(),
     )
     return Stack(
         parts,
