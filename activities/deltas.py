@@ -11,6 +11,8 @@ from milepost.ports.ledger import Delta, Ledger, LedgerTx
 from milepost.ports.system import Clock
 
 COALESCE_SECONDS = 0.025
+AGAIN_SECONDS = 0.25
+"""Pause after a write that failed."""
 
 _log = get_logger(__name__)
 
@@ -27,7 +29,11 @@ class Call:
 
 
 class DeltaWriter:
-    """Collects text by channel and writes it about every 25 ms. The log is a cache: a failed write is only logged."""
+    """Collects text by channel and writes it about every 25 ms.
+
+    What could not be written is written again, piece by piece as it was, so that no reader ever meets a hole. It is no
+    part of the call's outcome: a call whose log cannot be written goes on.
+    """
 
     def __init__(self, ledger: Ledger, clock: Clock, call: Call) -> None:
         self._ledger = ledger
@@ -36,6 +42,7 @@ class DeltaWriter:
         self._whole: dict[str, list[str]] = {"text": [], "reasoning": []}
         self._pending: dict[str, list[str]] = {}
         self._offsets = {"text": 0, "reasoning": 0}
+        self._unwritten: list[Delta] = []
         self._dirty = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -66,17 +73,22 @@ class DeltaWriter:
             await asyncio.sleep(COALESCE_SECONDS)
             self._dirty.clear()
             pending, self._pending = self._pending, {}
-            deltas = [self._delta(channel, "".join(pieces)) for channel, pieces in pending.items()]
+            self._unwritten += [self._delta(channel, "".join(pieces)) for channel, pieces in pending.items()]
+            deltas = tuple(self._unwritten)
             now = self._clock.now()
 
-            def body(tx: LedgerTx, deltas: list[Delta] = deltas, now: int = now) -> None:
+            def body(tx: LedgerTx, deltas: tuple[Delta, ...] = deltas, now: int = now) -> None:
                 tx.deltas.add(self._call.session_id, deltas, now)
                 tx.notify(self._call.session_id)
 
             try:
                 await self._ledger.write(body)
             except MilepostError as error:
-                _log.warning("deltas.lost", turn_id=self._call.turn_id, error=error.code)
+                _log.warning("deltas.not_written", turn_id=self._call.turn_id, error=error.code)
+                self._dirty.set()
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                self._unwritten.clear()
 
     def _delta(self, channel: str, text: str) -> Delta:
         offset = self._offsets[channel]

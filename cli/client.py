@@ -43,9 +43,10 @@ class ApiClient:
         filled = {key: value for key, value in (body or {}).items() if value is not None}
         return self._body(await self._send("POST", path, body=filled if body is not None else None))
 
-    async def text(self, path: str) -> str:
+    async def text(self, path: str, **query: str | int | bool | None) -> str:
         """A whole text."""
-        return (await self._send("GET", path)).text
+        response = await self._send("GET", path, query=query)
+        return response.content.decode("utf-8", "surrogatepass")
 
     async def pages(self, path: str, key: str, limit: int, **query: str | int | bool | None) -> list[Json]:
         """Up to `limit` items of a list, page by page."""

@@ -12,13 +12,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from api.dependencies import SessionId
+from api.dependencies import AppServices, EffectId, SessionId
 from api.documentation import problems
 from api.live import PROBLEM_FRAME, LiveReaders, LiveStream, frame_text, sse_stream
 from api.problems import invalid_query, problem_of, unexpected
-from api.schemas.live import EventsQuery, SocketQuery
+from api.schemas.live import EventsQuery, SocketQuery, TextQuery
+from api.texts import TEXT, TEXT_RESPONSE
 from milepost.domain.errors import MilepostError
 from milepost.security.guard import accepted_subprotocol
+from milepost.services.contents import text_bytes
 from milepost.services.live import Cursor, Frame
 
 CLOSE_BASE = 4000
@@ -65,12 +67,27 @@ async def follow_events(
     request: Request,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> Response:
-    """A `snapshot`, then `event`, `delta`, `attempt.superseded` and `status` frames; resume by cursor.
+    """A `snapshot`, then `event`, `delta`, `gap`, `attempt.superseded` and `status` frames; resume by cursor.
 
     `Last-Event-ID` wins over `after`. Without either, everything from the Session's first event is sent.
     """
     after = Cursor.parse(last_event_id or query.after)
     return _EventStream(await LiveStream.open(_readers(request), session_id, after, query.until_turn))
+
+
+@router.get(
+    "/effects/{effect_id}/text",
+    response_class=Response,
+    responses={200: TEXT_RESPONSE, **problems(404, 422)},
+    summary="Get a part of what a model call has streamed",
+)
+async def streamed_text(effect_id: EffectId, query: Annotated[TextQuery, Query()], services: AppServices) -> Response:
+    """A range that a `gap` frame named, or any other, of at most 4 Mi characters; also after the turn has ended.
+
+    Of an attempt that was superseded, the text is kept until its turn ends.
+    """
+    text = await services.live.text(effect_id, query.attempt, query.channel, query.start, query.end)
+    return Response(text_bytes(text), media_type=TEXT)
 
 
 @router.websocket("/ws")

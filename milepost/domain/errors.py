@@ -104,6 +104,13 @@ class EffectNotFound(MilepostError):
     kind = ErrorKind.NOT_FOUND
 
 
+class TextNotFound(MilepostError):
+    """Streamed text that is not there: not said yet, or of a superseded attempt whose turn has ended."""
+
+    code = "text_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
 class EffectNotUncertain(MilepostError):
     """Only an effect whose outcome is unknown can be reconciled, and only once."""
 

@@ -309,6 +309,19 @@ class Delta:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeltaSpan:
+    """Text of one channel of an attempt in the delta log: characters `start` to `end`, the last piece at `position`."""
+
+    agent: str
+    effect_id: str
+    attempt: int
+    channel: str
+    start: int
+    end: int
+    position: int
+
+
 class Deltas(Protocol):
     """The delta log: text of model calls in flight, deleted when the turn ends."""
 
@@ -322,6 +335,15 @@ class Deltas(Protocol):
 
     def partial(self, effect_id: str, attempt: int) -> dict[str, str]:
         """The text of one call so far, by channel."""
+
+    def size_after(self, turn_id: str, position: int) -> tuple[int, int]:
+        """How much comes after a position: pieces, and bytes of their text in UTF-8."""
+
+    def spans_after(self, turn_id: str, position: int) -> list[DeltaSpan]:
+        """What comes after a position, by attempt and channel, in order of their last pieces."""
+
+    def part(self, effect_id: str, attempt: int, channel: str, start: int, end: int) -> str | None:
+        """Characters `start` to `end` of one channel, or as many as there are; None if the log does not have them."""
 
 
 class Leases(Protocol):

@@ -65,7 +65,10 @@ async def sse_texts(stack: Stack, session: str, **query: str) -> list[str]:
 
 @dataclass
 class Transcript:
-    """What a client shows. Every frame is checked: no event twice or missing, no text twice or missing."""
+    """What a client shows. Every frame is checked: no event twice or missing, no text twice or missing.
+
+    Text that a gap told of is a row of NUL until it is filled in; `gaps` are the ranges that are not.
+    """
 
     cursor: str = "0"
     seqs: list[int] = field(default_factory=list)
@@ -73,7 +76,16 @@ class Transcript:
     texts: dict[str, str] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     final: dict[str, str] = field(default_factory=dict)
+    gaps: list[dict[str, Any]] = field(default_factory=list)
     superseded: int = 0
+
+    def fill(self, gap: dict[str, Any], text: str) -> None:
+        """Put in what was fetched for a gap."""
+        self.gaps.remove(gap)
+        assert len(text) == gap["end"] - gap["start"]
+        if gap["channel"] == "text":
+            call, start, end = gap["effect_id"], gap["start"], gap["end"]
+            self.texts[call] = self.texts[call][:start] + text + self.texts[call][end:]
 
     def apply(self, frame: Frame) -> None:
         data = frame["data"]
@@ -85,7 +97,9 @@ class Transcript:
                 if data["type"] == "model.called":
                     call = data["payload"]["effect_id"]
                     self.final[call] = "".join(part["text"] for part in data["payload"]["message"]["parts"])
-                    assert self.final[call].startswith(self.texts.get(call, ""))
+                    self.gaps = [gap for gap in self.gaps if gap["effect_id"] != call]
+                    if "\0" * 20 not in self.texts.get(call, ""):
+                        assert self.final[call].startswith(self.texts.get(call, ""))
             case "delta":
                 call = data["effect_id"]
                 assert call not in self.final, "text of a call that has ended"
@@ -93,6 +107,15 @@ class Transcript:
                 self.attempts[call] = data["attempt"]
                 assert data["offset"] == len(self.texts.get(call, "")), "text lost or doubled"
                 self.texts[call] = self.texts.get(call, "") + data["text"]
+            case "gap":
+                for gap in data["ranges"]:
+                    call = gap["effect_id"]
+                    assert gap["attempt"] >= self.attempts.get(call, 1), "a gap in a superseded attempt"
+                    self.attempts[call] = gap["attempt"]
+                    self.gaps.append(gap)
+                    if gap["channel"] == "text":
+                        assert gap["start"] == len(self.texts.get(call, "")), "text lost or doubled"
+                        self.texts[call] = self.texts.get(call, "") + "\0" * (gap["end"] - gap["start"])
             case "attempt.superseded":
                 self.superseded += 1
                 call = data["effect_id"]

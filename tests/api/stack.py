@@ -22,7 +22,7 @@ from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import ProviderUnknown, StorageUnavailable
 from milepost.domain.events import AgentStarted, Event, ModelCalled, ModelRetried, StreamKind, ToolFinished
-from milepost.domain.messages import AssistantMessage, FinishReason, Sampling, TextPart
+from milepost.domain.messages import AssistantMessage, FinishReason, ReasoningPart, Sampling, TextPart
 from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
@@ -183,7 +183,7 @@ class Work:
         retried = ModelRetried(self.turn_id, AGENT, spec.effect_id, attempt, "model_unavailable", "gone", Usage())
         await self.append((f"{spec.effect_id}/retried/{attempt}", retried))
 
-    async def finish_call(self, spec: EffectSpec, attempt: int, text: str) -> None:
+    async def finish_call(self, spec: EffectSpec, attempt: int, text: str, reasoning: str = "") -> None:
         called = ModelCalled(
             turn_id=self.turn_id,
             agent=AGENT,
@@ -192,7 +192,7 @@ class Work:
             round=self.round,
             provider="scripted",
             model="demo",
-            message=AssistantMessage((TextPart(text),)),
+            message=AssistantMessage((*([ReasoningPart(reasoning)] if reasoning else []), TextPart(text))),
             finish=FinishReason.STOP,
             usage=Usage(10, 2, 5, 1),
         )

@@ -13,8 +13,9 @@ import pytest
 from api.live import frame_text
 from milepost.domain.content import Content
 from milepost.services import live as live_module
+from milepost.services import live_batches
 from milepost.services.catalog import Services
-from milepost.services.live import Cursor, LiveService
+from milepost.services.live import Cursor
 from milepost.services.sessions import OpenSession
 from milepost.services.turns import BeginTurn
 from tests.api.readers import Transcript
@@ -116,10 +117,11 @@ async def test_a_wrong_position_heals_with_the_next_turn(opened: OpenLedger, tmp
     spec, attempt = await after.start_call()
     async with asyncio.timeout(20):
         if not at_once:
-            assert [(await anext(frames)).type for _ in range(2)] == ["event", "event"]
+            # The end, the next turn's beginning, and that it waits.
+            assert [(await anext(frames)).type for _ in range(3)] == ["event", "event", "status"]
         await after.say(spec, attempt, 0, "one")
-        types = [(await anext(frames)).type for _ in range(3 if at_once else 1)]
-        assert types[-1] == "delta"
+        types = [(await anext(frames)).type for _ in range(4 if at_once else 1)]
+        assert types == (["event", "event", "delta", "status"] if at_once else ["delta"])
         await after.say(spec, attempt, 3, "two")
         assert (await anext(frames)).data["text"] == "two"
     await frames.aclose()
@@ -158,13 +160,13 @@ async def test_large_pieces_are_read_in_batches_of_bounded_bytes(
     piece = "w" * 60_000
     await work.say_pieces(spec, attempt, 0, [piece] * 12)
     batches = []
-    read = live_module.LiveService._read
+    read = live_batches.read_batch
 
-    def watched(self: LiveService, *args: Any, **kwargs: Any) -> Any:
-        batches.append(read(self, *args, **kwargs))
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        batches.append(read(*args, **kwargs))
         return batches[-1]
 
-    monkeypatch.setattr(live_module.LiveService, "_read", watched)
+    monkeypatch.setattr(live_batches, "read_batch", watched)
     async with asyncio.timeout(30):
         frames = await _frames(services, work.session_id, "0", 1 + 3 + 12 + 12)
     assert [frame["type"] for frame in frames] == ["snapshot"] + ["event"] * 15 + ["delta"] * 12
@@ -175,14 +177,14 @@ async def test_large_pieces_are_read_in_batches_of_bounded_bytes(
     assert transcript.texts == {spec.effect_id: piece * 12}
     held = [sum(len(event.payload) for event in batch.events) for batch in batches]
     held += [sum(4 * len(delta.text) for _, delta in batch.deltas) for batch in batches]
-    assert max(held) <= live_module.BATCH_BYTES
+    assert max(held) <= live_batches.BATCH_BYTES
     assert len(batches) >= 5
 
 
 async def test_a_piece_over_the_bound_is_still_read(
     opened: OpenLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_module, "BATCH_BYTES", 10)
+    monkeypatch.setattr(live_batches, "BATCH_BYTES", 10)
     monkeypatch.setattr(live_module, "KEEPALIVE_SECONDS", 3600.0)
     services = make_services(opened.ledger, opened.notifier, tmp_path, {})
     work = await _turn(services, opened, tmp_path)
@@ -201,3 +203,60 @@ async def test_closing_ends_all_readers_and_later_ones_follow(opened: OpenLedger
     services.live.close()
     assert [frame async for frame in frames] == []
     assert len(await _frames(services, work.session_id, str(seen[-1].cursor), 1)) == 1
+
+
+async def test_a_status_is_told_with_the_event_that_changed_it(
+    opened: OpenLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "KEEPALIVE_SECONDS", 3600.0)
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    async with aclosing(services.live.follow(work.session_id, Cursor(3))) as frames, asyncio.timeout(30):
+        assert (await anext(frames)).data["active_turn"]["status"] == "waiting"
+        await work.claim()
+        await services.turns.stop(work.turn_id, actor="test")
+        told = [await anext(frames) for _ in range(2)]
+    assert [frame.type for frame in told] == ["event", "status"]
+    assert told[1].data["active_turn"]["status"] == "stopping"
+
+
+async def test_readers_at_one_place_share_a_read(
+    opened: OpenLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "KEEPALIVE_SECONDS", 3600.0)
+    services = make_services(opened.ledger, opened.notifier, tmp_path, {})
+    work = await _turn(services, opened, tmp_path)
+    spec, attempt = await work.start_call()
+    pieces = [f"{n} " for n in range(20)]
+    reads = 0
+    read = live_batches.read_batch
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(*args, **kwargs)
+
+    async def text(count: int) -> str:
+        said = ""
+        async with aclosing(services.live.follow(work.session_id, Cursor(3))) as frames:
+            async for frame in frames:
+                said += frame.data["text"] if frame.type == "delta" else ""
+                arrived.release()
+                if said.count(" ") == count:
+                    return said
+        return said
+
+    monkeypatch.setattr(live_batches, "read_batch", counted)
+    arrived = asyncio.Semaphore(0)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        following = [group.create_task(text(len(pieces))) for _ in range(30)]
+        for _ in following:
+            await arrived.acquire()
+        offset = 0
+        for piece in pieces:
+            await work.say(spec, attempt, offset, piece)
+            offset += len(piece)
+            for _ in following:
+                await arrived.acquire()
+    assert {task.result() for task in following} == {"".join(pieces)}
+    assert reads < 30 * len(pieces) / 3, "one read for each reader and piece would be 600"

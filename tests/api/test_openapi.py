@@ -73,8 +73,9 @@ def _all_errors(cls: type[MilepostError] = MilepostError) -> list[type[MilepostE
 @pytest.mark.parametrize("cls", _all_errors(), ids=lambda cls: cls.__name__)
 def test_every_error_is_a_problem(cls: type[MilepostError]) -> None:
     more = {"turn_id": "trn_1"} if issubclass(cls, TurnRunning) else {}
-    body = problem_of(cls("It went wrong.", field="f", fix="Repair it.", **more))
-    shape = Problem.model_validate(body)
+    error = cls("It went wrong.", **more)
+    error.field, error.fix = "f", "Repair it."
+    shape = Problem.model_validate(problem_of(error))
     assert (shape.code, shape.detail, shape.field, shape.fix) == (cls.code, "It went wrong.", "f", "Repair it.")
     assert shape.turn_id == more.get("turn_id")
     assert 400 <= shape.status <= 599

@@ -128,3 +128,31 @@ async def test_a_refusal_is_not_tried_again() -> None:
     with pytest.raises(RemoteFailure) as caught:
         await collect(refuse)
     assert (tries, caught.value.remote_code, caught.value.fix) == (1, "turn_not_found", "Look.")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["at once", "after a lost connection"])
+async def test_what_a_gap_left_out_is_fetched(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+    monkeypatch.setattr(following, "PART", 4)
+    call = {"agent": "a", "effect_id": "e", "attempt": 2, "channel": "text"}
+    gone = call | {"effect_id": "gone", "attempt": 1}
+    ranges = [call | {"start": 3, "end": 10}, gone | {"start": 0, "end": 5}]
+    gap = {"type": "gap", "cursor": "2.0", "data": {"turn_id": "t", "ranges": ranges}}
+    server = Server([frame(1), gap, frame(3, kind="turn.completed")], piece=10)
+    breaks = {"7"} if lost else set()
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.startswith("/api/v1/effects/"):
+            return server(request)
+        if request.url.path != "/api/v1/effects/e/text":
+            return httpx.Response(404, json={"code": "text_not_found", "detail": "Gone."})
+        if request.url.params["start"] in breaks:
+            breaks.clear()
+            raise httpx.ReadError("gone")
+        asked = request.url.params
+        assert (asked["attempt"], asked["channel"]) == ("2", "text")
+        return httpx.Response(200, content="0123456789ab"[int(asked["start"]) : int(asked["end"])].encode())
+
+    seen = await collect(handler)
+    assert [item["type"] for item in seen] == ["event", "gap", "delta", "delta", "event"]
+    assert [(item["data"]["offset"], item["data"]["text"]) for item in seen[2:4]] == [(3, "3456"), (7, "789")]
+    assert server.cursors == (["0", "1.0"] if lost else ["0"])
