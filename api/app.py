@@ -11,7 +11,20 @@ from api.documentation import OPENAPI_PATH
 from api.faults import Unexpected
 from api.limits import DEFAULT_MAX_BODY_BYTES, BodyLimit
 from api.live import DEFAULT_MAX_READERS, LiveReaders
-from api.routes import approvals, history, instance, live, logins, models, rewinds, root, search, sessions, turns
+from api.routes import (
+    approvals,
+    exports,
+    history,
+    instance,
+    live,
+    logins,
+    models,
+    rewinds,
+    root,
+    search,
+    sessions,
+    turns,
+)
 from milepost.security.access import Access
 from milepost.security.guard import Guard
 from milepost.security.hosts import HostPolicy
@@ -64,7 +77,7 @@ def create_app(
     app.state.access = access
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
-    for area in (sessions, turns, history, rewinds, search, approvals, models, live, instance, logins, root):
+    for area in (sessions, turns, history, rewinds, search, exports, approvals, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
     documentation.install(app, is_open=_is_open, cookie_name=cookie_name)

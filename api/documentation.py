@@ -36,6 +36,7 @@ _TAGS = {
     "history": "What was asked, said, done and spent.",
     "rewinds": "Going back to a turn.",
     "search": "Finding texts again.",
+    "exports": "Sessions as files, and back.",
     "approvals": "What waits for a person, what a person decided for calls to come, and how lost calls turned out.",
     "live": "Events and text as they come. The WebSocket at `/api/v1/ws?session=...&after=...` sends the same frames.",
     "models": "What can be called with the configured keys.",

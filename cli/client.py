@@ -48,6 +48,29 @@ class ApiClient:
         response = await self._send("GET", path, query=query)
         return response.content.decode("utf-8", "surrogatepass")
 
+    async def pieces(self, path: str, **query: str | int | bool | None) -> AsyncGenerator[bytes, None]:
+        """A document of any length in pieces.
+
+        Raises:
+            ConnectionLost: it ended before it was whole.
+        """
+        params = {key: value for key, value in query.items() if value is not None}
+        request = self._http.build_request("GET", path, params=params)
+        try:
+            response = await self._http.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise _lost(error) from error
+        try:
+            if response.is_error:
+                await response.aread()
+                raise _failure(response)
+            async for piece in response.aiter_bytes():
+                yield piece
+        except httpx.HTTPError as error:
+            raise _lost(error) from error
+        finally:
+            await response.aclose()
+
     async def pages(self, path: str, key: str, limit: int, **query: str | int | bool | None) -> list[Json]:
         """Up to `limit` items of a list, page by page."""
         items: list[Json] = []

@@ -17,6 +17,7 @@ import httpx
 
 from cli.agreement import require_agreement
 from cli.client import ApiClient
+from cli.inprocess import StreamingTransport
 from cli.invocation import Invocation
 from milepost.bootstrap.data_root import DataRoot, InstanceInfo
 from milepost.domain.errors import InstanceLocked
@@ -144,7 +145,7 @@ async def _in_process(call: Invocation) -> AsyncIterator[Reached]:
 
     call.log("WARNING")
     async with stand_in(call.config, call.root) as (app, token):
-        client = ApiClient(httpx.ASGITransport(app=app, raise_app_exceptions=False), token)
+        client = ApiClient(StreamingTransport(app), token)
         try:
             yield Reached(client, None, embedded=False)
         finally:

@@ -13,6 +13,7 @@ from cli.commands import (
     config,
     data,
     doctor,
+    exports,
     ledger,
     models,
     run,
@@ -37,7 +38,22 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, chat, turns, sessions, ledger, search, approvals, servers, config, models, doctor, data, verify):
+for module in (
+    run,
+    chat,
+    turns,
+    sessions,
+    ledger,
+    search,
+    exports,
+    approvals,
+    servers,
+    config,
+    models,
+    doctor,
+    data,
+    verify,
+):
     module.register(commands)
 
 

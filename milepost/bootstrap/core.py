@@ -25,6 +25,7 @@ from milepost.providers.pricing import PriceBook
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.contents import Contents
+from milepost.services.exporting.service import ExportService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
@@ -73,6 +74,7 @@ class Core:
                 self.ledger, self.clock, self.ids, networked=self.config.settings.sandbox.network != "none"
             ),
             search=SearchService(self.ledger),
+            exports=ExportService(self.ledger, self.contents, self.clock, release()),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             live=LiveService(self.ledger, self.notifier, self.clock),

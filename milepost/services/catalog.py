@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from milepost.services.approvals import ApprovalService
 from milepost.services.contents import Contents
+from milepost.services.exporting.service import ExportService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.live import LiveService
@@ -27,6 +28,7 @@ class Services:
     history: HistoryService
     rewinds: RewindService
     search: SearchService
+    exports: ExportService
     approvals: ApprovalService
     outcomes: OutcomeService
     live: LiveService

@@ -48,6 +48,12 @@ class Contents:
         if content.blob is None:
             yield text_bytes(content.text)
             return
-        async with aclosing(self._blobs.stream(content.blob)) as pieces:
+        async with aclosing(self.bytes_of(content.blob)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def bytes_of(self, ref: BlobRef) -> AsyncGenerator[bytes, None]:
+        """A blob's bytes in bounded pieces. Raises BlobNotFound."""
+        async with aclosing(self._blobs.stream(ref)) as pieces:
             async for piece in pieces:
                 yield piece

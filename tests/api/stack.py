@@ -33,6 +33,7 @@ from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.contents import Contents
+from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
@@ -270,6 +271,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         history=HistoryService(ledger),
         rewinds=RewindService(ledger, clock, ids),
         search=SearchService(ledger),
+        exports=ExportService(ledger, contents, clock, "0.1.0"),
         approvals=ApprovalService(ledger, clock, ids),
         outcomes=OutcomeService(ledger, contents, clock),
         live=LiveService(ledger, notifier, clock),

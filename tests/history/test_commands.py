@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from cli.inprocess import StreamingTransport
 from milepost.storage import Hub, open_ledger, upgrade
 from tests.api.conftest import stack
 from tests.api.stack import Stack
@@ -78,3 +80,66 @@ async def test_searching_over_http(stack: Stack) -> None:
 async def test_times_of_a_search(stack: Stack, time: str) -> None:
     found: httpx.Response = await stack.client.get("/api/v1/search", params={"q": "x", "since": time, "until": time})
     assert found.status_code == 200
+
+
+def test_exporting(milepost: Milepost) -> None:
+    milepost.home.mkdir(mode=0o700)
+    session = asyncio.run(_fill(milepost.home))
+    markdown = milepost.run("export", session)
+    assert markdown.code == 0, markdown.err
+    assert markdown.out.startswith("# Payments") and "\x1b" not in markdown.out
+    page = milepost.folder / "out.html"
+    done = milepost.run("export", session, "--format", "html", "--output", str(page), "--json")
+    assert done.code == 0, done.err
+    assert done.json() == {
+        "session_id": session,
+        "format": "html",
+        "file": str(page),
+        "bytes": page.stat().st_size,
+    }
+    assert page.stat().st_mode & 0o777 == 0o600
+    missing = milepost.run("export", "ses_none", "--output", str(milepost.folder / "none.md"))
+    assert missing.code == 1
+    assert sorted(path.name for path in milepost.folder.iterdir()) == ["milepost.yaml", "out.html"]
+
+
+@pytest.mark.parametrize("wanted", ["json", "md", "html"])
+async def test_exporting_over_http(stack: Stack, wanted: str) -> None:
+    builder = Builder(stack.ledger)
+    session = await builder.session("Payments")
+    await builder.turn(session, Said("please \0 \ud800", "<b>answer</b>"))
+    got = await stack.client.get(f"/api/v1/sessions/{session}/export", params={"format": wanted})
+    assert got.status_code == 200, got.text
+    assert got.headers["content-disposition"] == f'attachment; filename="{session}.{wanted}"'
+    assert "answer" in got.text
+    policy = got.headers.get("content-security-policy", "")
+    assert (wanted == "html") is ("sandbox" in policy)
+    assert (await stack.client.get("/api/v1/sessions/none/export")).status_code == 404
+    assert (await stack.client.get(f"/api/v1/sessions/{session}/export?format=pdf")).status_code == 422
+
+
+async def test_an_answer_in_this_process_is_read_as_it_comes() -> None:
+    """The command line's own transport: 256 MiB in pieces, of which a few are made ahead; and an early end."""
+    made = 0
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        nonlocal made
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(256):
+            made += 1
+            await send({"type": "http.response.body", "body": b"x" * 1024 * 1024, "more_body": True})
+        if scope["path"] == "/whole":
+            await send({"type": "http.response.body", "body": b""})
+        raise ValueError
+
+    async with httpx.AsyncClient(transport=StreamingTransport(app), base_url="http://x") as client:
+        read = 0
+        async with client.stream("GET", "/whole") as response:
+            async for piece in response.aiter_bytes():
+                read += len(piece)
+                assert made * 1024 * 1024 - read <= 16 * 1024 * 1024
+        assert read == 256 * 1024 * 1024
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get("/broken")
+        async with client.stream("GET", "/whole") as response:
+            assert response.status_code == 200

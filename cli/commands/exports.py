@@ -1,0 +1,87 @@
+"""`milepost export`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from cli.commands.sessions import SessionId
+from cli.invocation import Invocation, command
+from cli.routes import API
+from milepost.domain.errors import InvalidInput
+
+
+class Format(StrEnum):
+    """How an export is written."""
+
+    MARKDOWN = "md"
+    JSON = "json"
+    HTML = "html"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    command(app, "export")(export)
+
+
+async def export(
+    call: Invocation,
+    session: SessionId,
+    wanted: Annotated[
+        Format, typer.Option("--format", help="json (lossless, can be imported), md, or html (one page).")
+    ] = Format.MARKDOWN,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write to this file instead of standard output.")
+    ] = None,
+    superseded: Annotated[
+        bool, typer.Option("--superseded", help="Also turns that a rewind has superseded; json always has them.")
+    ] = False,
+) -> None:
+    """Write a Session as Markdown, lossless JSON or one self-contained HTML page."""
+    from cli.connection import Need, reach
+
+    if call.json and output is None:
+        raise InvalidInput("With --json the export needs a file.", field="output", fix="Add --output FILE.")
+    path = f"{API}/sessions/{session}/export"
+    async with reach(call, Need.READ) as reached:
+        pieces = reached.client.pieces(path, format=wanted.value, superseded=superseded or None)
+        if output is None:
+            await _write(pieces, sys.stdout.buffer)
+            return
+        size = await _write_file(pieces, output)
+    if call.json:
+        call.out.document({"session_id": session, "format": wanted.value, "file": str(output), "bytes": size})
+    else:
+        call.out.note(f"Wrote {size:,} bytes to {output}.")
+
+
+async def _write_file(pieces: AsyncGenerator[bytes, None], output: Path) -> int:
+    """A whole file or none: it gets its name when it is complete."""
+    part = output.with_name(f".{output.name}.{os.getpid()}.part")
+    try:
+        # As bytes come in no faster than a disk takes them, writing them here holds nothing up.
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            size = await _write(pieces, file)
+        part.replace(output)
+    except OSError as error:
+        raise InvalidInput(
+            f"{output} cannot be written: {error.strerror or error}.", field="output", fix="Name another file."
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return size
+
+
+async def _write(pieces: AsyncGenerator[bytes, None], file: BinaryIO) -> int:
+    size = 0
+    async for piece in pieces:
+        file.write(piece)
+        size += len(piece)
+    file.flush()
+    return size

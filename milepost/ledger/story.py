@@ -1,0 +1,188 @@
+"""A Session's events as what a person reads, one after another, with little kept in memory. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.domain.content import Content
+from milepost.domain.effects import EffectState
+from milepost.domain.events import (
+    AgentOutput,
+    AgentStarted,
+    ApprovalResolved,
+    EffectReconciled,
+    Event,
+    ModelCalled,
+    ModelFailed,
+    ModelRetried,
+    SessionClosed,
+    SessionReopened,
+    SessionRewound,
+    ToolFinished,
+    ToolStarted,
+    TurnBegun,
+    TurnCompleted,
+    TurnFailed,
+    TurnInterrupted,
+    TurnStopped,
+)
+from milepost.domain.messages import ReasoningPart
+from milepost.domain.turns import Turn
+
+NO_TEXT = Content("")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOpens:
+    """A turn begins; `turn` is its row as it is now."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOpens:
+    agent: str
+    provider: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    agent: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    agent: str
+    text: Content
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A tool call that ended, or that the turn left behind (`state` dispatched)."""
+
+    agent: str
+    tool: str
+    arguments: Content
+    state: EffectState
+    is_error: bool
+    output: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Remarks:
+    """What happened beside: retries, failures, decisions, rewinds. Between turns if `turn_id` is None."""
+
+    turn_id: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCloses:
+    """The turn's end. `turn` is its row as it is now, which runs on if the Session ends here."""
+
+    turn: Turn
+
+
+Block = TurnOpens | AgentOpens | Reasons | Says | Calls | Remarks | TurnCloses
+_ENDS = (TurnCompleted, TurnFailed, TurnStopped, TurnInterrupted)
+
+
+class Story:
+    """Turns events into blocks, in order. `begin` gives the row of the turn that the next event belongs to.
+
+    Of a turn it holds what its running calls were given and what each agent said last.
+    """
+
+    def __init__(self, *, superseded: bool) -> None:
+        self._superseded = superseded
+        self._turn: Turn | None = None
+        self._hidden = False
+        self._calls: dict[tuple[str, int, int], tuple[str, Content]] = {}
+        self._said: dict[str, str] = {}
+
+    def begin(self, turn: Turn) -> list[Block]:
+        """A turn begins."""
+        blocks = self.end()
+        self._turn = turn
+        self._hidden = turn.superseded and not self._superseded
+        return blocks if self._hidden else [*blocks, TurnOpens(turn)]
+
+    def end(self) -> list[Block]:
+        """Close what is open: at the end of the Session, or of the turn."""
+        turn, self._turn = self._turn, None
+        left: list[Block] = [
+            Calls(place[0], tool, arguments, EffectState.DISPATCHED, False, NO_TEXT)
+            for place, (tool, arguments) in self._calls.items()
+        ]
+        self._calls.clear()
+        self._said.clear()
+        if turn is None or self._hidden:
+            return []
+        return [*left, TurnCloses(turn)]
+
+    def add(self, event: Event) -> list[Block]:
+        """What an event adds. `TurnBegun` is told by `begin`."""
+        if isinstance(event, SessionRewound | SessionClosed | SessionReopened | EffectReconciled):
+            return _beside(event)
+        if isinstance(event, _ENDS):
+            return self.end()
+        if self._turn is None or self._hidden or isinstance(event, TurnBegun):
+            return []
+        return self._within(event)
+
+    def _within(self, event: Event) -> list[Block]:
+        match event:
+            case AgentStarted():
+                return [AgentOpens(event.agent, event.provider, event.model)]
+            case ModelCalled():
+                return self._called(event)
+            case ToolStarted():
+                self._calls.setdefault((event.agent, event.round, event.index), (event.tool, NO_TEXT))
+            case ToolFinished():
+                _, arguments = self._calls.pop((event.agent, event.round, event.index), ("", NO_TEXT))
+                return [Calls(event.agent, event.tool, arguments, event.state, event.is_error, event.output)]
+            case AgentOutput() if event.text.text and event.text.text != self._said.get(event.agent):
+                return [Says(event.agent, event.text, event.partial)]
+            case ModelRetried():
+                return [Remarks(event.turn_id, f"Model call tried again ({event.error_code}): {event.error_message}")]
+            case ModelFailed():
+                return [Remarks(event.turn_id, f"Model call failed ({event.error_code}): {event.error_message}")]
+            case ApprovalResolved():
+                by = f" by {event.actor}" if event.actor else ""
+                why = f": {event.reason}" if event.reason else ""
+                return [Remarks(event.turn_id, f"Approval {event.state.value}{by}{why}")]
+            case _:
+                pass
+        return []
+
+    def _called(self, event: ModelCalled) -> list[Block]:
+        blocks: list[Block] = []
+        reasoning = "".join(part.text for part in event.message.parts if isinstance(part, ReasoningPart))
+        if reasoning:
+            blocks.append(Reasons(event.agent, reasoning))
+        text = event.message.text
+        if text:
+            blocks.append(Says(event.agent, Content(text)))
+            self._said[event.agent] = text
+        for index, call in enumerate(event.message.calls):
+            self._calls[event.agent, event.round, index] = (call.tool, call.arguments)
+        return blocks
+
+
+def _beside(event: SessionRewound | SessionClosed | SessionReopened | EffectReconciled) -> list[Block]:
+    match event:
+        case SessionRewound():
+            to = f"turn {event.to_number}" if event.to_number else "before the first turn"
+            why = f" ({event.reason})" if event.reason else ""
+            text = f"Rewound to {to}: turns {event.to_number + 1} to {event.last_number} no longer count{why}."
+        case SessionClosed():
+            text = "The Session was closed."
+        case SessionReopened():
+            text = "The Session was opened again."
+        case EffectReconciled():
+            why = f": {event.reason}" if event.reason else ""
+            text = f"A call whose outcome was unknown is settled ({event.resolution}){why}"
+    return [Remarks(None, text)]

@@ -1,0 +1,1 @@
+"""Sessions as files: lossless JSON, Markdown, and one HTML page."""
