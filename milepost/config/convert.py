@@ -22,7 +22,10 @@ from milepost.config.providers import (
     DEMO_MODEL,
     AnthropicSection,
     HttpSection,
+    OllamaSection,
     OpenAICompatibleSection,
+    OpenAISection,
+    OpenRouterSection,
     ProviderSection,
     RecordedSection,
     RouteSection,
@@ -44,7 +47,13 @@ from milepost.domain.providers import (
     EndpointProfile,
     ModelLimits,
     ModelTimeouts,
+    OllamaProfile,
+    OllamaProvider,
     OpenAICompatibleProvider,
+    OpenAIProfile,
+    OpenAIProvider,
+    OpenRouterProfile,
+    OpenRouterProvider,
     ProviderConfig,
     RecordedProvider,
     Route,
@@ -270,6 +279,15 @@ def _provider(name: str, section: ProviderSection, base: Path) -> ProviderConfig
         case AnthropicSection():
             profiles = _profiles(section, AnthropicProfile)
             return AnthropicProvider(**_http(name, section), base_url=section.base_url, **profiles)
+        case OpenAISection():
+            profiles = _profiles(section, OpenAIProfile)
+            return OpenAIProvider(**_http(name, section), base_url=section.base_url, api=section.api, **profiles)
+        case OpenRouterSection():
+            profiles = {**_profiles(section, OpenRouterProfile), "routing": section.routing}
+            return OpenRouterProvider(**_http(name, section), base_url=section.base_url, **profiles)
+        case OllamaSection():
+            profiles = _profiles(section, OllamaProfile)
+            return OllamaProvider(**_http(name, section), base_url=section.base_url, **profiles)
         case ScriptedSection():
             script = None if section.script is None else _script(base / section.script.expanduser())
             return ScriptedProvider(name, section.model, script)
@@ -292,7 +310,7 @@ def _http(name: str, section: HttpSection) -> dict[str, Any]:
     }
 
 
-def _profiles(section: OpenAICompatibleSection | AnthropicSection, kind: type[Any]) -> dict[str, Any]:
+def _profiles(section: Any, kind: type[Any]) -> dict[str, Any]:
     """The profiles of a provider and of its models, as values of `kind`, which has the fields of the section."""
 
     def profile(of: Section) -> Any:

@@ -139,6 +139,77 @@ class AnthropicSection(HttpSection):
     """Profiles of single models, used instead of `profile`."""
 
 
+class OpenAIProfileSection(ProfileSection):
+    """A model of OpenAI's own API."""
+
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
+    thinking_tags: tuple[str, str] | None = None
+    reasoning: bool = True
+    """Whether the model reasons; false for models that refuse to be asked for it."""
+    reasoning_summary: Literal["off", "auto", "concise", "detailed"] = "off"
+    """How much of its reasoning is shown."""
+
+
+class OpenAISection(HttpSection):
+    """OpenAI's own API."""
+
+    type: Literal["openai"]
+    base_url: HttpUrl = "https://api.openai.com/v1"
+    """Address of the API, up to and including /v1."""
+    api: Literal["responses", "chat"] = "responses"
+    """responses, or chat completions."""
+    profile: OpenAIProfileSection = OpenAIProfileSection()
+    model_profiles: dict[str, OpenAIProfileSection] = Field(default_factory=dict)
+    """Profiles of single models, used instead of `profile`."""
+
+
+class OpenRouterProfileSection(ProfileSection):
+    """A model by way of OpenRouter."""
+
+    thinking_tags: tuple[str, str] | None = None
+    reasoning_tokens: Annotated[Count, Field(ge=1)] | None = None
+    """Of reasoning where `reasoning_effort` says nothing."""
+
+
+class OpenRouterSection(HttpSection):
+    """OpenRouter."""
+
+    type: Literal["openrouter"]
+    base_url: HttpUrl = "https://openrouter.ai/api/v1"
+    """Address of the API, up to and including /v1."""
+    routing: dict[str, Any] = Field(default_factory=dict)
+    """OpenRouter's `provider` object: order, only, ignore, allow_fallbacks, data_collection, sort, max_price, ..."""
+    profile: OpenRouterProfileSection = OpenRouterProfileSection()
+    model_profiles: dict[str, OpenRouterProfileSection] = Field(default_factory=dict)
+    """Profiles of single models, used instead of `profile`."""
+
+
+class OllamaProfileSection(ServiceProfileSection):
+    """A model of an Ollama server."""
+
+    num_ctx: Annotated[Count, Field(ge=1)] | None = None
+    """Tokens of the window to load the model with; the server's own default cuts long conversations silently."""
+    think: Literal["default", "switch", "levels", "off"] = "default"
+    """What its thinking can be told: nothing, yes or no, an effort; off switches it off."""
+    keep_alive: str | None = None
+    """How long the model stays loaded: 10m, or -1 for ever."""
+    recover_calls: bool = True
+    """Take a call that the model writes as text as a call."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further model options: seed, top_k, ..."""
+
+
+class OllamaSection(HttpSection):
+    """An Ollama server."""
+
+    type: Literal["ollama"]
+    base_url: HttpUrl = "http://127.0.0.1:11434"
+    """Address of the server, without /api."""
+    profile: OllamaProfileSection = OllamaProfileSection()
+    model_profiles: dict[str, OllamaProfileSection] = Field(default_factory=dict)
+    """Profiles of single models, used instead of `profile`."""
+
+
 class ScriptedSection(Section):
     """Answers from a script; no network. Without a script: the built-in demonstration."""
 
@@ -163,5 +234,12 @@ class RecordedSection(Section):
 
 
 ProviderSection = Annotated[
-    OpenAICompatibleSection | AnthropicSection | ScriptedSection | RecordedSection, Field(discriminator="type")
+    OpenAICompatibleSection
+    | AnthropicSection
+    | OpenAISection
+    | OpenRouterSection
+    | OllamaSection
+    | ScriptedSection
+    | RecordedSection,
+    Field(discriminator="type"),
 ]

@@ -96,9 +96,10 @@ class RoutePrices:
 def priced(usage: Usage, prices: ModelPrices | None) -> Usage:
     """The usage of one call with its cost, unknown without prices.
 
-    What used nothing and is known to, such as a call that was refused, stays as it is: it costs nothing.
+    What used nothing and is known to, such as a call that was refused, stays as it is: it costs nothing. So does what
+    the provider has priced itself.
     """
-    if usage == Usage():
+    if usage == Usage() or usage.cost is not None:
         return usage
     return replace(usage, cost=UNKNOWN_COST if prices is None else prices.cost(usage))
 

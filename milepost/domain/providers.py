@@ -183,6 +183,95 @@ class AnthropicProvider(HttpProvider):
         return self.model_profiles.get(model, self.profile)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenAIProfile(EndpointProfile):
+    """A model of OpenAI's own API.
+
+    Attributes:
+        reasoning: whether the model reasons; its reasoning is then asked for encrypted, and given back (responses).
+        reasoning_summary: how much of its reasoning is shown (responses).
+    """
+
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
+    thinking_tags: tuple[str, str] | None = None
+    reasoning: bool = True
+    reasoning_summary: Literal["off", "auto", "concise", "detailed"] = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIProvider(HttpProvider):
+    """OpenAI's own API, by `responses` or by `chat` completions."""
+
+    api: Literal["responses", "chat"] = "responses"
+    profile: OpenAIProfile = OpenAIProfile()
+    model_profiles: Mapping[str, OpenAIProfile] = field(default_factory=dict)
+    type: Literal["openai"] = "openai"
+
+    def profile_of(self, model: str) -> OpenAIProfile:
+        """The model's own profile, else the provider's."""
+        return self.model_profiles.get(model, self.profile)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRouterProfile(EndpointProfile):
+    """A model by way of OpenRouter.
+
+    Attributes:
+        reasoning_tokens: of reasoning where `reasoning_effort` says nothing; None leaves it to the model.
+    """
+
+    thinking_tags: tuple[str, str] | None = None
+    reasoning_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRouterProvider(HttpProvider):
+    """OpenRouter. `routing` is its `provider` object: which services may answer, in which order, at which price."""
+
+    routing: Mapping[str, Any] = field(default_factory=dict)
+    profile: OpenRouterProfile = OpenRouterProfile()
+    model_profiles: Mapping[str, OpenRouterProfile] = field(default_factory=dict)
+    type: Literal["openrouter"] = "openrouter"
+
+    def profile_of(self, model: str) -> OpenRouterProfile:
+        """The model's own profile, else the provider's."""
+        return self.model_profiles.get(model, self.profile)
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaProfile(ServiceProfile):
+    """A model of an Ollama server.
+
+    Attributes:
+        num_ctx: tokens of the window to load the model with; None leaves it to the server, which cuts longer
+            conversations without a word.
+        think: what the model's thinking can be told: nothing (`default`), yes or no (`switch`), an effort (`levels`);
+            `off` switches it off.
+        keep_alive: how long the model stays loaded (`10m`, `-1`); None leaves it to the server.
+        recover_calls: whether a call that the model writes as text is taken as a call.
+        options: further model options, such as `seed`, `top_k`.
+    """
+
+    num_ctx: int | None = None
+    think: Literal["default", "switch", "levels", "off"] = "default"
+    keep_alive: str | None = None
+    recover_calls: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaProvider(HttpProvider):
+    """An Ollama server."""
+
+    profile: OllamaProfile = OllamaProfile()
+    model_profiles: Mapping[str, OllamaProfile] = field(default_factory=dict)
+    type: Literal["ollama"] = "ollama"
+
+    def profile_of(self, model: str) -> OllamaProfile:
+        """The model's own profile, else the provider's."""
+        return self.model_profiles.get(model, self.profile)
+
+
 class CassetteMode(StrEnum):
     """`replay` never calls the recorded provider; `record` always does and writes; `auto` records what is missing."""
 
@@ -203,4 +292,12 @@ class RecordedProvider:
     type: Literal["recorded"] = "recorded"
 
 
-ProviderConfig = ScriptedProvider | OpenAICompatibleProvider | AnthropicProvider | RecordedProvider
+ProviderConfig = (
+    ScriptedProvider
+    | OpenAICompatibleProvider
+    | AnthropicProvider
+    | OpenAIProvider
+    | OpenRouterProvider
+    | OllamaProvider
+    | RecordedProvider
+)

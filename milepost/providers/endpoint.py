@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from milepost.providers.http import EndpointTransport, http_client
 from milepost.providers.provider import EndpointConfig
 from milepost.providers.raw_json import encode
 from milepost.providers.sealed import Block, parts_of, seal
-from milepost.providers.sse import events
+from milepost.providers.sse import events, json_lines
 
 Delta = TextDelta | ReasoningDelta
 
@@ -34,6 +34,18 @@ class Outgoing:
 
     path: str
     body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How the events of an answer are put into its body."""
+
+    media_type: str
+    read: Callable[[AsyncIterable[bytes], EndpointConfig], AsyncGenerator[str, None]]
+
+
+SSE = Stream("text/event-stream", events)
+JSON_LINES = Stream("application/x-ndjson", json_lines)
 
 
 class Answer(Protocol):
@@ -82,11 +94,14 @@ class WireFormat(Protocol):
 class HttpEndpoint:
     """A provider over one `WireFormat`. Connections are kept between calls; credentials are resolved for each call."""
 
-    def __init__(self, config: EndpointConfig, wire: WireFormat, transport: EndpointTransport) -> None:
+    def __init__(
+        self, config: EndpointConfig, wire: WireFormat, transport: EndpointTransport, stream: Stream = SSE
+    ) -> None:
         self._config = config
         self._wire = wire
         self._transport = transport
         self._http = http_client(config, transport)
+        self._kind = stream
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
         self._transport.refresh()
@@ -159,13 +174,13 @@ class HttpEndpoint:
 
     async def _open(self, stack: AsyncExitStack, outgoing: Outgoing) -> AsyncGenerator[str, None]:
         content = encode(outgoing.body)
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        headers = {"Content-Type": "application/json", "Accept": self._kind.media_type}
         url = self._config.base_url.rstrip("/") + outgoing.path
         response = await stack.enter_async_context(self._http.stream("POST", url, content=content, headers=headers))
-        kind = response.headers.get("content-type", "text/event-stream")
-        if response.status_code != 200 or not kind.startswith("text/event-stream"):
+        kind = response.headers.get("content-type", self._kind.media_type)
+        if response.status_code != 200 or not kind.startswith(self._kind.media_type):
             raise await self._refused(response, kind)
-        return await stack.enter_async_context(aclosing(events(response.aiter_raw(), self._config)))
+        return await stack.enter_async_context(aclosing(self._kind.read(response.aiter_raw(), self._config)))
 
     async def _refused(self, response: httpx2.Response, kind: str) -> ModelError:
         status = response.status_code

@@ -27,6 +27,9 @@ _MODULES = {
     "scripted": "milepost.providers.scripted.provider",
     "openai_compatible": "milepost.providers.openai_compatible.provider",
     "anthropic": "milepost.providers.anthropic.provider",
+    "openai": "milepost.providers.openai.provider",
+    "openrouter": "milepost.providers.openrouter.provider",
+    "ollama": "milepost.providers.ollama.provider",
     "recorded": "milepost.providers.recorded.provider",
 }
 

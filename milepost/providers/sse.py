@@ -1,4 +1,4 @@
-"""Server-sent events from a response, whatever pieces its bytes come in."""
+"""Events of a streamed response, whatever pieces its bytes come in: server-sent events, or lines of JSON."""
 
 from __future__ import annotations
 
@@ -25,16 +25,35 @@ async def events(body: AsyncIterable[bytes], config: EndpointConfig) -> AsyncGen
         elif not line and data:
             count += 1
             if count > limit:
-                raise ModelAnswerTooLarge(
-                    f"Provider '{config.name}' sent more than {limit} events in one answer.",
-                    field="limits.events",
-                    fix="Ask for a shorter answer.",
-                )
+                raise _too_many(config)
             yield b"\n".join(data).decode("utf-8", "replace")
             data = []
     if data:
         # Not every server ends its last event with an empty line.
         yield b"\n".join(data).decode("utf-8", "replace")
+
+
+async def json_lines(body: AsyncIterable[bytes], config: EndpointConfig) -> AsyncGenerator[str, None]:
+    """Each line that is not empty (NDJSON). A line that the end cuts off is dropped.
+
+    Raises:
+        ModelAnswerTooLarge: there are more than `limits.events`.
+    """
+    count = 0
+    async for line in _lines(body):
+        if line.strip():
+            count += 1
+            if count > config.limits.events:
+                raise _too_many(config)
+            yield line.decode("utf-8", "replace")
+
+
+def _too_many(config: EndpointConfig) -> ModelAnswerTooLarge:
+    return ModelAnswerTooLarge(
+        f"Provider '{config.name}' sent more than {config.limits.events} events in one answer.",
+        field="limits.events",
+        fix=f"Ask for a shorter answer, or raise providers.{config.name}.limits.events.",
+    )
 
 
 async def _lines(body: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -16,7 +16,6 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.server import ApiServer
 from milepost.bootstrap.system import SystemClock, UuidIds
-from milepost.config.secrets import ReferenceSecrets
 from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
@@ -248,6 +247,13 @@ class Work:
 SCRIPTED = {"scripted": ScriptedProvider("scripted", "demo")}
 
 
+class NoSecrets:
+    """A secret store that nobody asks."""
+
+    def resolve(self, reference: str) -> str:
+        raise AssertionError(reference)
+
+
 def validate_route(provider: str, model: str, script: str | None = None) -> None:
     if provider != "scripted":
         raise ProviderUnknown(f"There is no provider '{provider}'.", field="provider", fix="Known: scripted.")
@@ -276,7 +282,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         outcomes=OutcomeService(ledger, contents, clock),
         live=LiveService(ledger, notifier, clock),
         contents=contents,
-        models=ModelService(Gateway(SCRIPTED, ReferenceSecrets(root)), SCRIPTED, agents, ids),
+        models=ModelService(Gateway(SCRIPTED, NoSecrets()), SCRIPTED, agents, ids),
         health=HealthService({name: check(name) for name in checks}, frozenset({"ledger"})),
         temporal_ui="http://127.0.0.1:8233",
         temporal_namespace="default",

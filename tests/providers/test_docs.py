@@ -10,9 +10,24 @@ import pytest
 
 from milepost.config.loading import load_config
 from milepost.domain import errors
-from milepost.domain.providers import AnthropicProfile, EndpointProfile, ModelLimits, ModelTimeouts, ServiceProfile
+from milepost.domain.providers import (
+    AnthropicProfile,
+    EndpointProfile,
+    ModelLimits,
+    ModelTimeouts,
+    OllamaProfile,
+    OpenAIProfile,
+    OpenRouterProfile,
+)
 from milepost.providers.calls import MAX_CALLS
 from milepost.providers.scripted.script import parse_script
+
+SERVICES: list[tuple[str, type]] = [
+    ("anthropic", AnthropicProfile),
+    ("openai", OpenAIProfile),
+    ("openrouter", OpenRouterProfile),
+    ("ollama", OllamaProfile),
+]
 
 TEXT = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
 
@@ -49,14 +64,16 @@ def test_the_failures_are_the_classes() -> None:
     assert documented == {cls.code: cls.retryable for cls in classes if cls.code.startswith("model_")}
 
 
-@pytest.mark.parametrize(("type_", "profile"), [("anthropic", AnthropicProfile)])
+@pytest.mark.parametrize(("type_", "profile"), SERVICES)
 def test_the_example_of_a_service_is_a_configuration_and_its_profile_is_described(
-    type_: str, profile: type[ServiceProfile], tmp_path: Path
+    type_: str, profile: type, tmp_path: Path
 ) -> None:
     text = section(f"`{type_}`")
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "milepost.yaml").write_text(example, encoding="utf-8")
     configured = [each for each in load_config(tmp_path / "milepost.yaml").providers.values() if each.type == type_]
     assert len(configured) == 1
+    # What a profile shares with that of compatible endpoints is described there.
+    shared = {field.name for field in fields(EndpointProfile)} if issubclass(profile, EndpointProfile) else set()
     for field in fields(profile):
-        assert f"`{field.name}`" in text
+        assert field.name in shared or re.search(rf"`(profile\.)?{field.name}`", text), field.name

@@ -9,15 +9,25 @@ from typing import Any
 from milepost.domain.providers import (
     AnthropicProfile,
     AnthropicProvider,
+    OllamaProvider,
     OpenAICompatibleProvider,
+    OpenAIProvider,
+    OpenRouterProvider,
     ProviderConfig,
 )
+from milepost.domain.usage import Usage
 from milepost.providers.anthropic.format import MessagesFormat
 from milepost.providers.endpoint import WireFormat
+from milepost.providers.ollama.format import ChatFormat
+from milepost.providers.openai.format import ResponsesFormat
 from tests.support.anthropic_server import AnthropicServer
+from tests.support.ollama_server import OllamaServer
 from tests.support.openai_server import OpenAIServer
+from tests.support.openrouter_server import OpenRouterServer
+from tests.support.responses_server import ResponsesServer
 from tests.support.validators.anthropic import sign
-from tests.support.wire_server import WireServer
+from tests.support.validators.openai_responses import encrypt
+from tests.support.wire_server import Tokens, WireServer
 
 
 @dataclass(frozen=True)
@@ -31,11 +41,15 @@ class Wire:
         indexes, ids: how tool calls can be misnumbered and their ids missing in this format.
         interleaves: whether calls can come in turns.
         raw_arguments: whether arguments are a text (that may be anything) and no JSON object.
-        late: the `usage_at` whose report comes after the finish reason.
+        late: the `usage_at` whose report comes after the finish reason; empty where the two come together.
         usages: other places where usage can be.
         format: its `WireFormat`, for types that stand on one.
         signed: what the service puts beside a reasoning text, for those types.
         messages_key: where a request has its conversation.
+        counts: the usage that the service's report of a bill leads to.
+        refuses: whether a refusal is told from an answer.
+        names_calls: whether calls have ids by nature, so that a missing one is worth a note.
+        recovers: whether a call written as text is taken as a call.
         garbage: events that nobody can read.
     """
 
@@ -54,6 +68,12 @@ class Wire:
     format: Callable[[Any], WireFormat] | None = None
     signed: Callable[[str], dict[str, Any]] = lambda text: {}
     messages_key: str = "messages"
+    counts: Callable[[Tokens], Usage] = lambda tokens: Usage(
+        tokens.input, tokens.cached, tokens.output, tokens.reasoning
+    )
+    refuses: bool = True
+    names_calls: bool = True
+    recovers: bool = False
     garbage: tuple[str, ...] = ("data: {not json\n\n", "data: [1]\n\n", "data: 5\n\n")
 
     def made(self, server: WireServer, name: str = "fake", **changes: Any) -> ProviderConfig:
@@ -69,6 +89,12 @@ class Wire:
 
 def _openai_finish(event: Any) -> bool:
     return any(choice.get("finish_reason") for choice in event.get("choices", []))
+
+
+def reasoning_item(text: str) -> dict[str, Any]:
+    """A reasoning item of the fake of OpenAI's responses."""
+    summary = [{"type": "summary_text", "text": text}]
+    return {"id": "rs_1", "type": "reasoning", "summary": summary, "encrypted_content": encrypt("rs_1", summary)}
 
 
 WIRES = [
@@ -93,5 +119,47 @@ WIRES = [
         indexes=("normal", "none", "zero"),
         format=MessagesFormat,
         signed=lambda text: {"signature": sign(text)},
+    ),
+    Wire(
+        name="openai",
+        server=ResponsesServer,
+        config=OpenAIProvider,
+        finishes={"stop": "completed", "length": "max_output_tokens", "filter": "content_filter"},
+        is_finish=lambda event: event.get("type") in ("response.completed", "response.incomplete"),
+        indexes=("normal", "none", "zero"),
+        late="",
+        usages=("end",),
+        format=ResponsesFormat,
+        messages_key="input",
+        signed=lambda text: {"item": reasoning_item(text)},
+    ),
+    Wire(
+        name="openrouter",
+        server=OpenRouterServer,
+        config=OpenRouterProvider,
+        finishes={"stop": "stop", "length": "length", "filter": "content_filter", "calls": "tool_calls"},
+        is_finish=lambda event: isinstance(event, dict) and _openai_finish(event),
+        indexes=("normal", "none", "zero"),
+        ids=("normal", "none", "same", "every_chunk"),
+        late="end",
+        usages=("end", "finish", "each", "twice"),
+    ),
+    Wire(
+        name="ollama",
+        server=OllamaServer,
+        config=OllamaProvider,
+        finishes={"stop": "stop", "length": "length"},
+        is_finish=lambda event: isinstance(event, dict) and event["done"],
+        interleaves=False,
+        raw_arguments=False,
+        late="",
+        usages=("end",),
+        format=ChatFormat,
+        # Neither what came from the cache nor what was thought is counted apart.
+        counts=lambda tokens: Usage(tokens.input + tokens.cached, output_tokens=tokens.output + tokens.reasoning),
+        refuses=False,
+        names_calls=False,
+        recovers=True,
+        garbage=("{not json\n", "[1]\n", "5\n"),
     ),
 ]

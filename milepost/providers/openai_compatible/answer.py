@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from milepost.domain.messages import AssistantMessage, FinishReason
 from milepost.domain.providers import EndpointProfile
+from milepost.domain.usage import Usage
 from milepost.ports.models import ModelCompleted, ModelRequest
 from milepost.providers import answers
 from milepost.providers.openai_compatible.model import ChatStream
 from milepost.providers.openai_compatible.state import capture, domain_parts
-from milepost.providers.openai_compatible.usage import last_usage
 from milepost.security.redaction import Redactor
 
 _FINISH = {
@@ -20,20 +23,28 @@ _FINISH = {
 }
 
 
+ReadUsage = Callable[[Sequence[Mapping[str, Any]]], Usage]
+
+
 def completed(
-    request: ModelRequest, profile: EndpointProfile, stream: ChatStream, diagnostics: list[str], redact: Redactor
+    request: ModelRequest,
+    profile: EndpointProfile,
+    stream: ChatStream,
+    usage: ReadUsage,
+    diagnostics: list[str],
+    redact: Redactor,
 ) -> ModelCompleted:
     """The answer; `redact` hides secrets in the provider's words that are shortened here."""
     response = stream.get()
-    message = AssistantMessage(
-        domain_parts(response.parts), capture(response, request.provider, request.model, profile.thinking_return)
-    )
+    details = stream.details.whole()
+    state = capture(response, request.provider, request.model, profile.thinking_return, details)
+    message = AssistantMessage(domain_parts(response.parts), state)
     raw = stream.raw_finish or ""
     refusal = (stream.provider_details or {}).get("refusal")
     ending = answers.Ending(
         finish=_FINISH.get(raw, FinishReason.OTHER),
         raw=raw,
-        usage=last_usage(list(stream.usage_reports)),
+        usage=usage(stream.usage_reports),
         model=stream.model_name,
         made_ids=stream.assembler.generated,
         refusal=refusal if isinstance(refusal, str) else None,

@@ -33,6 +33,7 @@ from milepost.domain.errors import ModelAnswerMalformed, ModelAnswerTooLarge
 from milepost.domain.providers import EndpointProfile, ThinkingReturn
 from milepost.ports.models import ReasoningDelta, TextDelta
 from milepost.providers.calls import CallAssembler
+from milepost.providers.openai_compatible.details import ReasoningDetails
 from milepost.providers.openai_compatible.shapes import tidy
 from milepost.providers.wire import wire_text
 
@@ -102,7 +103,12 @@ class ChatModel(OpenAIChatModel):
         if not calls and not "".join(text).strip():
             return None
         result: dict[str, Any] = {"role": "assistant", "content": "".join(text) or None}
-        result.update({name: "".join(pieces) for name, pieces in fields.items()})
+        details = (message.provider_details or {}).get("reasoning_details")
+        if details:
+            # They hold the same reasoning, with what proves it.
+            result["reasoning_details"] = details
+        else:
+            result.update({name: "".join(pieces) for name, pieces in fields.items()})
         if calls:
             result["tool_calls"] = calls
         return cast(chat.ChatCompletionMessageParam, result)
@@ -138,6 +144,7 @@ class ChatStream(OpenAIStreamedResponse):
     raw_finish: str | None = field(default=None, init=False)
     usage_reports: list[Mapping[str, Any]] = field(default_factory=list, init=False)
     events_seen: int = field(default=0, init=False)
+    details: ReasoningDetails = field(default_factory=ReasoningDetails, init=False)
     notes: list[str] = field(default_factory=list, init=False)
 
     def begin(self, idempotency_key: str, max_events: int, on_finish: Callable[[], None]) -> None:
@@ -174,6 +181,8 @@ class ChatStream(OpenAIStreamedResponse):
                 raise TypeError(f"a stream event is a JSON {type(chunk).__name__}, not an object")
             if not self._tidy(chunk):
                 continue
+            if chunk.choices and (extra := chunk.choices[0].delta and chunk.choices[0].delta.model_extra):
+                self.details.add(extra.get("reasoning_details"))
             finish = chunk.choices[0].finish_reason if chunk.choices else None
             if finish and self.raw_finish is None:
                 self.raw_finish = finish

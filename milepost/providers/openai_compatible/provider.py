@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import cast
+from typing import Any, Protocol, cast
 
 from openai import AsyncOpenAI
 from pydantic_ai.messages import ModelMessage
@@ -14,9 +14,10 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider as 
 from pydantic_ai.tools import ToolDefinition as LibraryTool
 
 from milepost.domain.errors import MilepostError, ModelIncomplete, ModelRequestRejected, ModelTimedOut
-from milepost.domain.messages import ResponseFormat, Sampling
+from milepost.domain.messages import ResponseFormat
 from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider, ProviderConfig
 from milepost.domain.tools import ToolDefinition
+from milepost.domain.usage import Usage
 from milepost.ports.models import ModelHealth, ModelInfo, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 from milepost.providers import health
@@ -27,7 +28,8 @@ from milepost.providers.http import EndpointTransport, http_client, http_timeout
 from milepost.providers.openai_compatible.answer import completed
 from milepost.providers.openai_compatible.messages import library_messages
 from milepost.providers.openai_compatible.model import ChatModel, ChatStream, library_profile
-from milepost.providers.provider import Providers
+from milepost.providers.openai_compatible.usage import last_usage
+from milepost.providers.provider import EndpointConfig, Providers
 from milepost.providers.settings import json_output, offered_tools, supported, without_images
 
 
@@ -37,10 +39,20 @@ def create(config: ProviderConfig, secrets: SecretStore, providers: Providers) -
     return Endpoint(config, secrets)
 
 
-class Endpoint:
-    """An OpenAI-compatible endpoint. Connections are kept between calls; credentials are resolved for each call."""
+class ChatConfig(EndpointConfig, Protocol):
+    """The configuration of an endpoint that speaks chat completions."""
 
-    def __init__(self, config: OpenAICompatibleProvider, secrets: SecretStore) -> None:
+    def profile_of(self, model: str) -> EndpointProfile:
+        """The model's own profile, else the endpoint's."""
+
+
+class Endpoint:
+    """An OpenAI-compatible endpoint. Connections are kept between calls; credentials are resolved for each call.
+
+    Services that add to the protocol override `settings`, `usage` and `model_ids`.
+    """
+
+    def __init__(self, config: ChatConfig, secrets: SecretStore) -> None:
         self._config = config
         self._transport = EndpointTransport(config, secrets)
         self._http = http_client(config, self._transport)
@@ -68,7 +80,7 @@ class Endpoint:
         if not messages:
             raise ModelRequestRejected("There is no message to send.", field="messages")
         parameters = _parameters(request.tools, profile, diagnostics)
-        settings = _settings(request.sampling, profile, diagnostics)
+        settings = cast(OpenAIChatModelSettings, self.settings(request, diagnostics))
         model = ChatModel(request.model, self._library, profile)
         clock = CallClock(config)
         redact = self._transport.redact
@@ -99,18 +111,31 @@ class Endpoint:
         for piece in shown.end():
             yield piece
         diagnostics += model.diagnostics
-        yield hidden(completed(request, profile, stream, diagnostics, redact), redact)
+        yield hidden(completed(request, profile, stream, self.usage, diagnostics, redact), redact)
+
+    def settings(self, request: ModelRequest, notes: list[str]) -> dict[str, Any]:
+        """The library's settings for a request; what the endpoint does not take is noted."""
+        profile = self._config.profile_of(request.model)
+        return body_settings(supported(request.sampling, profile.unsupported, notes), request, profile, {}, notes)
+
+    def usage(self, reports: Sequence[Mapping[str, Any]]) -> Usage:
+        """What the reports of one answer say."""
+        return last_usage(list(reports))
+
+    def model_ids(self, listed: Any) -> Sequence[str | ModelInfo]:
+        """The models of a list."""
+        return health.listed_ids(listed)
 
     async def check(self, model: str = "") -> ModelHealth:
         try:
             self._transport.refresh()
         except MilepostError as error:
             return ModelHealth(self._config.name, False, error.message, error.fix)
-        return await health.check(self._config, self._http, self._transport.redact, model=model)
+        return await health.check(self._config, self._http, self._transport.redact, model=model, ids=self.model_ids)
 
     async def models(self) -> list[ModelInfo] | None:
         self._transport.refresh()
-        return await health.models(self._config, self._http, self._transport.redact)
+        return await health.models(self._config, self._http, self._transport.redact, ids=self.model_ids)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -146,16 +171,20 @@ def _parameters(
 _LIBRARY_NAMES = {"reasoning_effort": "openai_reasoning_effort", "stop": "stop_sequences"}
 
 
-def _settings(sampling: Sampling, profile: EndpointProfile, diagnostics: list[str]) -> OpenAIChatModelSettings:
-    found = supported(sampling, profile.unsupported, diagnostics)
-    chosen = {_LIBRARY_NAMES.get(name, name): value for name, value in found.items()}
-    body = dict(profile.extra_body)
-    wanted = json_output(sampling, profile, diagnostics)
+def body_settings(
+    chosen: Mapping[str, Any],
+    request: ModelRequest,
+    profile: EndpointProfile,
+    body: Mapping[str, Any],
+    notes: list[str],
+) -> dict[str, Any]:
+    """The library's settings from chosen sampling settings and further fields of the request's body."""
+    settings: dict[str, Any] = {_LIBRARY_NAMES.get(name, name): value for name, value in chosen.items()}
+    fields = {**body, **profile.extra_body}
+    wanted = json_output(request.sampling, profile, notes)
     if wanted is not None:
-        body["response_format"] = _response_format(wanted)
-    if body:
-        chosen["extra_body"] = body
-    return cast(OpenAIChatModelSettings, chosen)
+        fields["response_format"] = _response_format(wanted)
+    return {**settings, "extra_body": fields} if fields else settings
 
 
 def _response_format(wanted: ResponseFormat) -> dict[str, object]:

@@ -21,7 +21,9 @@ from milepost.domain.messages import AssistantMessage, AssistantPart, ProviderSt
 from milepost.domain.messages import TextPart as OurText
 from milepost.domain.messages import ToolCallPart as OurCall
 from milepost.domain.providers import ThinkingReturn
+from milepost.providers.openai_compatible.details import sealed, unsealed
 
+_DETAILS = "reasoning_details"
 _KEPT = ("kind", "model_name", "provider_name", "canonical_system")
 
 
@@ -42,14 +44,25 @@ def domain_parts(parts: Sequence[ModelResponsePart]) -> tuple[AssistantPart, ...
     return tuple(result)
 
 
-def capture(response: ModelResponse, provider: str, model: str, returned: ThinkingReturn) -> ProviderState | None:
+def capture(
+    response: ModelResponse,
+    provider: str,
+    model: str,
+    returned: ThinkingReturn,
+    details: list[dict[str, Any]],
+) -> ProviderState | None:
     """State to keep with an answer, or None when rebuilding the message from its parts loses nothing."""
     thinking = returned is not ThinkingReturn.NEVER
-    if not any((thinking and isinstance(part, ThinkingPart)) or _has_details(part) for part in response.parts):
+    details = details if thinking else []
+    if not details and not any(
+        (thinking and isinstance(part, ThinkingPart)) or _has_details(part) for part in response.parts
+    ):
         return None
     (dumped,) = ModelMessagesTypeAdapter.dump_python([response], mode="json")
     state: dict[str, Any] = {key: dumped[key] for key in _KEPT if dumped.get(key) is not None}
     state["parts"] = [_without_text(part) for part in dumped["parts"]]
+    if details:
+        state[_DETAILS] = sealed(details)
     return ProviderState(provider, model, Content(json.dumps(state, sort_keys=True, separators=(",", ":"))))
 
 
@@ -68,8 +81,10 @@ def restore(message: AssistantMessage, provider: str, model: str) -> ModelRespon
     if state is None or (state.provider, state.model) != (provider, model):
         return None
     try:
-        (response,) = ModelMessagesTypeAdapter.validate_python([json.loads(state.data.text)])
-    except (ValueError, ValidationError, RecursionError):
+        kept = json.loads(state.data.text)
+        details = kept.pop(_DETAILS, None)
+        (response,) = ModelMessagesTypeAdapter.validate_python([kept])
+    except (ValueError, AttributeError, ValidationError, RecursionError):
         return None
     if not isinstance(response, ModelResponse) or len(response.parts) != len(message.parts):
         return None
@@ -83,4 +98,9 @@ def restore(message: AssistantMessage, provider: str, model: str) -> ModelRespon
                 part.args = ours.arguments.text
             case _:
                 return None
+    if details is not None:
+        whole = unsealed(details)
+        if whole is None:
+            return None
+        response.provider_details = {"reasoning_details": whole}
     return response

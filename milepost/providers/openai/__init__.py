@@ -1,0 +1,1 @@
+"""OpenAI's own API: responses, or chat completions."""

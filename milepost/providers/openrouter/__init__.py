@@ -1,0 +1,1 @@
+"""OpenRouter: chat completions with routing, reasoning and costs of its own."""
