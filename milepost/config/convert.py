@@ -307,6 +307,7 @@ def _http(name: str, section: HttpSection) -> dict[str, Any]:
         "timeouts": ModelTimeouts(**section.timeouts.model_dump()),
         "limits": ModelLimits(**section.limits.model_dump()),
         "fallbacks": tuple(Route(route.provider, route.model or "") for route in section.fallbacks),
+        "idempotency_header": section.idempotency_header,
     }
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from milepost.config.references import Headers
-from milepost.config.sections import HttpUrl, Seconds, Section
-from milepost.config.tools import HeaderName
+from milepost.config.sections import HeaderName, HttpUrl, Seconds, Section
 from milepost.domain.extensions import IDEMPOTENCY_HEADER
 from milepost.domain.hooks import DEFAULT_HOOK_SECONDS, MAX_HOOK_SECONDS, HookWhen, OnFailure
 

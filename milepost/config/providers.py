@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ByteSize, Field
 
 from milepost.config.references import Headers, SecretReference
-from milepost.config.sections import Count, HttpUrl, Seconds, Section
+from milepost.config.sections import Count, HeaderName, HttpUrl, Seconds, Section
 from milepost.domain.providers import CassetteMode, SystemRole, ThinkingReturn
 
 DEMO_MODEL = "demo"
@@ -89,6 +89,8 @@ class HttpSection(Section):
     limits: AnswerLimitsSection = AnswerLimitsSection()
     fallbacks: Fallbacks = ()
     """Tried in order when a call fails, for agents on this provider that have none of their own."""
+    idempotency_header: HeaderName | None = None
+    """Header in which the endpoint takes an idempotency key, for those that do."""
 
 
 class OpenAICompatibleSection(HttpSection):

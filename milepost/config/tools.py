@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ByteSize, Field, StringConstraints
 
 from milepost.config.references import Headers
-from milepost.config.sections import HttpUrl, Seconds, Section
+from milepost.config.sections import HeaderName, HttpUrl, Seconds, Section
 from milepost.domain.effects import EffectClass
 from milepost.domain.extensions import (
     DEFAULT_RESPONSE_BYTES,
@@ -28,7 +28,6 @@ def _parameters(value: dict[str, Any]) -> dict[str, Any]:
 
 
 ToolSeconds = Annotated[Seconds, Field(le=MAX_TOOL_SECONDS)]
-HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 EffectName = Literal["observe", "idempotent", "keyed", "at_most_once"]
 
 

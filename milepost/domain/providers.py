@@ -107,7 +107,8 @@ class HttpProvider:
 
     `api_key` and the values of `secret_headers` are secret references (`env:NAME`, `file:PATH`); the values of
     `headers` are sent as they are. No `api_key` means that none is sent. `fallbacks` are tried in order when a call of
-    this provider fails, by agents that have none of their own.
+    this provider fails, by agents that have none of their own. `idempotency_header` names the header in which an
+    endpoint takes the key of a call, the same at each try.
     """
 
     name: str
@@ -119,6 +120,7 @@ class HttpProvider:
     timeouts: ModelTimeouts = ModelTimeouts()
     limits: ModelLimits = ModelLimits()
     fallbacks: tuple[Route, ...] = ()
+    idempotency_header: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from milepost.providers import answers, connection, health
 from milepost.providers.deadlines import CallClock
 from milepost.providers.faults import Refusal, bounded, detail, status_error
 from milepost.providers.hiding import HiddenDeltas, hidden
-from milepost.providers.http import EndpointTransport, http_client
+from milepost.providers.http import EndpointTransport, http_client, key_headers
 from milepost.providers.provider import EndpointConfig
 from milepost.providers.raw_json import encode
 from milepost.providers.sealed import Block, parts_of, seal
@@ -115,7 +115,7 @@ class HttpEndpoint:
         try:
             async with AsyncExitStack() as stack:
                 async with clock.opening():
-                    body = await self._open(stack, outgoing)
+                    body = await self._open(stack, outgoing, request.idempotency_key)
                     event = await anext(body, None)
                 begun = event is not None
                 while event is not None:
@@ -172,9 +172,9 @@ class HttpEndpoint:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _open(self, stack: AsyncExitStack, outgoing: Outgoing) -> AsyncGenerator[str, None]:
+    async def _open(self, stack: AsyncExitStack, outgoing: Outgoing, key: str) -> AsyncGenerator[str, None]:
         content = encode(outgoing.body)
-        headers = {"Content-Type": "application/json", "Accept": self._kind.media_type}
+        headers = {"Content-Type": "application/json", "Accept": self._kind.media_type} | key_headers(self._config, key)
         url = self._config.base_url.rstrip("/") + outgoing.path
         response = await stack.enter_async_context(self._http.stream("POST", url, content=content, headers=headers))
         kind = response.headers.get("content-type", self._kind.media_type)

@@ -33,6 +33,11 @@ def http_timeout(config: EndpointConfig) -> httpx2.Timeout:
     return httpx2.Timeout(config.timeouts.idle, connect=config.timeouts.connect)
 
 
+def key_headers(config: EndpointConfig, idempotency_key: str) -> dict[str, str]:
+    """The headers of one call: its idempotency key, where the endpoint takes one."""
+    return {} if config.idempotency_header is None else {config.idempotency_header: idempotency_key}
+
+
 class EndpointTransport(httpx2.AsyncBaseTransport):
     """Puts the configured headers on each request and bounds each response.
 
@@ -57,6 +62,7 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
             trust_env=False, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8)
         )
         self._headers: list[tuple[bytes, bytes]] = []
+        self._kept = _KEPT_HEADERS | {name.lower().encode("ascii") for name in key_headers(config, "")}
         self.redact = Redactor()
 
     def refresh(self) -> None:
@@ -94,7 +100,7 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
         return value
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        kept = [(name, value) for name, value in request.headers.raw if name.lower() in _KEPT_HEADERS]
+        kept = [(name, value) for name, value in request.headers.raw if name.lower() in self._kept]
         request.headers = httpx2.Headers([*kept, *self._headers])
         response = await self._inner.handle_async_request(request)
         encoding = response.headers.get("content-encoding", "identity").lower()

@@ -79,6 +79,18 @@ async def test_text_and_reasoning_stream_in_pieces_and_equal_the_answer(fake: En
     assert heard.done.diagnostics == ()
 
 
+async def test_an_endpoint_that_takes_an_idempotency_key_gets_the_same_one_at_each_try(
+    fake: Endpoint, server: WireServer
+) -> None:
+    server.plan(*(Reply(text="x") for _ in range(3)))
+    gateway = fake(idempotency_header="X-Idempotency-Key")
+    await hear(gateway, request(idempotency_key="call-7"))
+    await hear(gateway, request(idempotency_key="call-7", attempt=2))
+    assert [sent.headers.get("x-idempotency-key") for sent in server.requests] == ["call-7", "call-7"]
+    await hear(fake(), request(idempotency_key="call-7"))
+    assert "call-7" not in str(server.requests[-1].headers), "nobody else gets one"
+
+
 async def test_usage_is_what_the_service_bills(wire: Wire, fake: Endpoint, server: WireServer) -> None:
     tokens = [Tokens(), Tokens(100, 64, 7, 0), Tokens(10, 0, 12, 40), Tokens(0, 50, 1, 1)]
     server.plan(*(Reply(text="x", reasoning="y", tokens=each) for each in tokens))

@@ -24,7 +24,7 @@ from milepost.providers import health
 from milepost.providers.deadlines import CallClock
 from milepost.providers.failures import model_error
 from milepost.providers.hiding import HiddenDeltas, hidden
-from milepost.providers.http import EndpointTransport, http_client, http_timeout
+from milepost.providers.http import EndpointTransport, http_client, http_timeout, key_headers
 from milepost.providers.openai_compatible.answer import completed
 from milepost.providers.openai_compatible.messages import library_messages
 from milepost.providers.openai_compatible.model import ChatModel, ChatStream, library_profile
@@ -81,6 +81,7 @@ class Endpoint:
             raise ModelRequestRejected("There is no message to send.", field="messages")
         parameters = _parameters(request.tools, profile, diagnostics)
         settings = cast(OpenAIChatModelSettings, self.settings(request, diagnostics))
+        settings["extra_headers"] = key_headers(config, request.idempotency_key)
         model = ChatModel(request.model, self._library, profile)
         clock = CallClock(config)
         redact = self._transport.redact
