@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import sys
@@ -138,9 +139,10 @@ class World:
             revive = await self.shape.kill("instance", process, rng)
             await asyncio.sleep(rng.uniform(0, 0.5))
             await revive()
-        async with asyncio.timeout(END_SECONDS):
-            while await self._state(turn) is TurnState.RUNNING:
-                await asyncio.sleep(0.1)
+        with contextlib.suppress(TimeoutError):  # it is judged as it is then
+            async with asyncio.timeout(END_SECONDS):
+                while await self._state(turn) is TurnState.RUNNING:
+                    await asyncio.sleep(0.1)
         return await self._found(session, turn, point)
 
     async def _state(self, turn: str) -> TurnState:
@@ -283,7 +285,8 @@ async def kills(points: Iterable[Point], seed: int, off: frozenset[str] = frozen
         found = []
         for number, point in enumerate(points):
             found.append(await running.turn(point, random.Random(f"{seed}/{number}/{point}")))
-            found[-1].judge()
+            if found[-1].judge():
+                sys.stderr.write(f"{point}: {found[-1].faults}\n{running.shape.home.words()}\n")
         return found
 
 
