@@ -1,6 +1,6 @@
 """What a streamed event costs beside a bare client, and what each provider type costs to load.
 
-Usage: python -m benchmarks.models [--events N] [--json]
+Usage: python -m benchmarks.models [--events N] [--types TYPE ...] [--json]
 
 Both clients read the same answer from the same server, which runs in a process of its own, so that CPU time counts the
 client alone.
@@ -16,16 +16,32 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 import httpx2
 
 from milepost.domain.content import Content
 from milepost.domain.messages import Sampling, UserMessage
-from milepost.domain.providers import OpenAICompatibleProvider
+from milepost.domain.providers import (
+    AnthropicProvider,
+    OllamaProvider,
+    OpenAICompatibleProvider,
+    OpenAIProvider,
+    OpenRouterProvider,
+    ProviderConfig,
+)
 from milepost.ports.models import ModelRequest
 from milepost.providers.gateway import Gateway
 
 ROUNDS = 5
+TYPES: dict[str, Callable[..., ProviderConfig]] = {
+    "openai_compatible": OpenAICompatibleProvider,
+    "openrouter": OpenRouterProvider,
+    "openai": OpenAIProvider,
+    "ollama": OllamaProvider,
+    "anthropic": AnthropicProvider,
+}
+Plan = Callable[[], None]
 
 _LOAD = """
 import importlib, json, pathlib, sys, time
@@ -47,25 +63,25 @@ class NoSecrets:
         raise AssertionError(reference)
 
 
-async def bare(base_url: str, plan: Callable[[], None]) -> float:
-    """CPU seconds of httpx2 and json alone."""
-    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+async def bare(request: httpx2.Request, plan: Plan) -> float:
+    """CPU seconds of httpx2 and json alone, for the very request that the gateway makes."""
     async with httpx2.AsyncClient(trust_env=False) as client:
 
         async def once() -> None:
-            async with client.stream("POST", f"{base_url}/chat/completions", json=body) as response:
+            async with client.stream("POST", request.url, content=request.content, headers=request.headers) as response:
                 async for line in response.aiter_lines():
-                    if line.startswith("data: {"):
-                        json.loads(line[6:])
+                    data = line.removeprefix("data: ")
+                    if data.startswith("{"):
+                        json.loads(data)
 
         return await _cpu(once, plan)
 
 
-async def ours(base_url: str, plan: Callable[[], None]) -> float:
+async def ours(config: ProviderConfig, plan: Plan) -> float:
     """CPU seconds of the gateway."""
-    gateway = Gateway({"p": OpenAICompatibleProvider("p", base_url, "m")}, NoSecrets())
+    gateway = Gateway({config.name: config}, NoSecrets())
     messages = (UserMessage(Content("hello")),)
-    request = ModelRequest("p", "m", "a", "", messages, (), Sampling(), 1, 1, "key")
+    request = ModelRequest(config.name, "m", "a", "", messages, (), Sampling(), 1, 1, "key")
 
     async def once() -> None:
         async for _ in gateway.stream(request):
@@ -77,7 +93,7 @@ async def ours(base_url: str, plan: Callable[[], None]) -> float:
         await gateway.close()
 
 
-async def _cpu(once: Callable[[], Awaitable[None]], plan: Callable[[], None]) -> float:
+async def _cpu(once: Callable[[], Awaitable[None]], plan: Plan) -> float:
     times: list[float] = []
     for _ in range(ROUNDS + 1):
         plan()
@@ -96,27 +112,40 @@ def load(module: str) -> dict[str, float]:
     return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=2000)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    command = [sys.executable, "-m", "tests.support.model_server"]
+def per_event(type_: str, events: int) -> dict[str, float]:
+    """Microseconds of CPU per event of one provider type and of a bare client on the same answer."""
+    command = [sys.executable, "-m", "tests.support.model_server", type_]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None and server.stdout is not None
         base_url = server.stdout.readline().strip()
+        parts = urlsplit(base_url)
+        control = f"{parts.scheme}://{parts.netloc}/control"
 
         def plan() -> None:
-            reply = {"text": "abcd " * options.events, "piece": 5}
-            httpx2.post(base_url.removesuffix("/v1") + "/control/plan", json=[reply], trust_env=False)
+            reply = {"text": "abcd " * events, "piece": 5}
+            httpx2.post(f"{control}/plan", json=[reply], trust_env=False)
 
-        times = {"bare": asyncio.run(bare(base_url, plan)), "gateway": asyncio.run(ours(base_url, plan))}
+        config = TYPES[type_](name="p", base_url=base_url)
+        gateway = asyncio.run(ours(config, plan))
+        seen = httpx2.get(f"{control}/log", trust_env=False).json()["requests"][-1]
+        url = f"{parts.scheme}://{parts.netloc}{seen['path']}"
+        headers = {"content-type": "application/json"}
+        request = httpx2.Request("POST", url, json=seen["body"], headers=headers)
+        alone = asyncio.run(bare(request, plan))
         server.stdin.close()
+    return {"gateway": round(gateway / events * 1e6), "bare": round(alone / events * 1e6)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=2000)
+    parser.add_argument("--types", nargs="*", default=list(TYPES))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
     result = {
-        "microseconds_per_event": {name: round(spent / options.events * 1e6) for name, spent in times.items()},
+        "microseconds_per_event": {type_: per_event(type_, options.events) for type_ in options.types},
         "load": {
-            type_: load(f"milepost.providers.{type_}.provider")
-            for type_ in ("scripted", "recorded", "openai_compatible")
+            type_: load(f"milepost.providers.{type_}.provider") for type_ in ("scripted", "recorded", *options.types)
         },
     }
     print(json.dumps(result) if options.json else json.dumps(result, indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import time
@@ -73,9 +74,22 @@ def _wait_until_loaded(address: str) -> None:
         time.sleep(0.1)
 
 
+FAKES = {
+    "openai_compatible": "openai_server:OpenAIServer",
+    "openai": "responses_server:ResponsesServer",
+    "openrouter": "openrouter_server:OpenRouterServer",
+    "anthropic": "anthropic_server:AnthropicServer",
+    "ollama": "ollama_server:OllamaServer",
+    "gemini": "gemini_server:GeminiServer",
+    "mistral": "mistral_server:MistralServer",
+}
+"""Modules and classes of the fakes by provider type."""
+
+
 def main() -> None:
-    """Serve the fake until the end of standard input; print its base address first."""
-    server = OpenAIServer().start()
+    """Serve the fake of a provider type until the end of standard input; print its base address first."""
+    module, _, name = FAKES[sys.argv[1] if len(sys.argv) > 1 else "openai_compatible"].partition(":")
+    server = getattr(importlib.import_module(f"tests.support.{module}"), name)().start()
     print(server.base_url, flush=True)
     sys.stdin.read()
     server.close()
