@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from temporalio import activity
 
 from activities.boundary import boundary, retry_error
+from activities.charges import Expected, ask_of, check_window, expected, in_time, refused_tools
 from activities.conversation import Conversations, TurnContext
 from activities.deltas import Call, DeltaWriter
 from activities.guard import Stopped, cancel_requested, guarded
@@ -25,7 +26,14 @@ from milepost.contracts.activities import (
     tool_label,
 )
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
-from milepost.domain.errors import MilepostError, ModelError, ModelFault, ModelIncomplete, PayloadTooLarge
+from milepost.domain.errors import (
+    BudgetExceeded,
+    MilepostError,
+    ModelError,
+    ModelFault,
+    ModelIncomplete,
+    PayloadTooLarge,
+)
 from milepost.domain.events import AgentStarted, ModelCalled, ModelFailed, ModelRetried
 from milepost.domain.messages import (
     AssistantMessage,
@@ -44,8 +52,9 @@ from milepost.ledger.codec import decode, encode
 from milepost.ports.ledger import Ledger, NewEvent
 from milepost.ports.models import ModelCompleted, ModelGateway, ModelRequest, ReasoningDelta, TextDelta
 from milepost.ports.system import Clock
+from milepost.services.budgeting import Answered, Ask
 from milepost.services.contents import Contents, text_bytes
-from milepost.services.effects import EffectJournal, Settlement
+from milepost.services.effects import Charge, EffectJournal, Settlement
 from milepost.services.finishing import bounded_error, model_position
 from milepost.services.stops import StopSignal, StopWatch
 
@@ -61,6 +70,8 @@ class _Call:
     spec: EffectSpec
     request: ModelRequest
     routing: Routing
+    expected: Expected
+    ask: Ask
 
 
 class ModelActivities:
@@ -91,7 +102,12 @@ class ModelActivities:
         """Make the call, attach its text to the delta log, record its end. A finished call returns its record."""
         with boundary(), self._stops.watch(params.turn_id) as stop:
             call = await self._resolve(params)
-            entered = await self._journal.enter(call.spec, params.claim, lambda attempt: _lost_attempt(call, attempt))
+            entered = await self._journal.enter(
+                call.spec,
+                params.claim,
+                lambda attempt: _lost_attempt(call, attempt),
+                charge=Charge(call.ask, lambda attempt, error: _refused(call, attempt, error)),
+            )
             if entered.entry is Entry.RETURN_RECORDED and entered.effect is not None and entered.effect.result:
                 return decode(entered.effect.result, CallModelResult)
             if entered.stop_requested or entered.entry is not Entry.DISPATCH or entered.effect is None:
@@ -136,7 +152,11 @@ class ModelActivities:
         route = routing.route
         # The identity of the call is that of the agent's own route; what is sent is another matter.
         request = replace(request, provider=route.provider, model=route.model, idempotency_key=key)
-        return _Call(params, context, spec, request, routing)
+        found = await expected(self._ledger, started, request)
+        elapsed = max(self._clock.now() - context.turn.created_at, 0) / 1_000_000
+        return _Call(
+            params, context, spec, request, routing, found, ask_of(started, request, routing.index, found, elapsed)
+        )
 
     async def _call(self, call: _Call, attempt: int, stop: StopSignal) -> CallModelResult:
         spec, params = call.spec, call.params
@@ -147,7 +167,9 @@ class ModelActivities:
                 if await stop.heard():
                     # Between the dispatch and here: nothing is asked of the provider any more.
                     raise Stopped
-                completed = await guarded(self._consume(request, deltas), stop)
+                check_window(call.context.started, call.routing.index, call.expected)
+                work = in_time(self._consume(request, deltas), call.context.started, call.ask.elapsed)
+                completed = await guarded(work, stop)
             except Stopped:
                 return await asyncio.shield(self._stopped(call, attempt, deltas))
             except MilepostError as error:
@@ -179,6 +201,8 @@ class ModelActivities:
 
     async def _answered(self, call: _Call, attempt: int, completed: ModelCompleted) -> CallModelResult:
         code, refusal = _refusal(completed.message.calls)
+        if code is None:
+            code, refusal = await self._tools_refused(call, len(completed.message.calls))
         accepted = completed.message if code is None else _without_calls(completed.message)
         message = await self._stored(accepted)
         calls = tuple(
@@ -201,10 +225,20 @@ class ModelActivities:
         usage = _priced(call, completed.usage)
         event = _called(call, attempt, message, completed.finish, diagnostics, usage)
         event = replace(event, provider=completed.provider, model=completed.model)
+        known = usage.input_tokens + usage.cached_input_tokens if usage.complete else None
         await self._journal.settle(
-            call.spec, attempt, Settlement(EffectState.SUCCEEDED, encode(result)), [_event(call, event)]
+            call.spec,
+            attempt,
+            Settlement(EffectState.SUCCEEDED, encode(result)),
+            [_event(call, event)],
+            Answered(call.ask, len(accepted.calls), known),
         )
         return result
+
+    async def _tools_refused(self, call: _Call, calls: int) -> tuple[str, str] | tuple[None, None]:
+        started, now = call.context.started, self._clock.now()
+        error = await refused_tools(self._ledger, started, call.params.session_id, now, calls)
+        return (None, None) if error is None else (error.code, str(error))
 
     async def _stored(self, message: AssistantMessage) -> AssistantMessage:
         parts: list[AssistantPart] = []
@@ -264,6 +298,25 @@ class ModelActivities:
         outcome = Settlement(EffectState.FAILED, encode(result), error.code, str(error))
         await self._journal.settle(call.spec, attempt, outcome, events)
         return result
+
+
+def _refused(call: _Call, attempt: int, error: BudgetExceeded) -> tuple[Settlement, list[NewEvent]]:
+    """How a call ends that no budget allows: nothing was sent."""
+    result = CallModelResult(
+        ModelOutcome.FAILED, call.spec.effect_id, error_code=error.code, error=boundary_text(str(error))
+    )
+    failed = ModelFailed(
+        turn_id=call.params.turn_id,
+        agent=call.params.agent,
+        effect_id=call.spec.effect_id,
+        attempt=attempt,
+        error_code=error.code,
+        error_message=bounded_error(str(error)),
+        usage=Usage(),
+        route=call.routing.index,
+    )
+    key = f"{call.spec.effect_id}/failed"
+    return Settlement(EffectState.FAILED, encode(result)), [NewEvent(key, failed, call.params.turn_id)]
 
 
 def _partial(deltas: DeltaWriter) -> AssistantMessage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from temporalio import activity
 
@@ -18,6 +19,7 @@ from milepost.contracts.activities import (
     boundary_text,
 )
 from milepost.domain.agents import AgentConfig
+from milepost.domain.budgets import Budget, Limits
 from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
 from milepost.domain.events import AgentStarted, StreamKind
 from milepost.domain.hooks import OnFailure
@@ -78,7 +80,7 @@ class TurnActivities:
                 session = tx.sessions.get(turn.session_id)
                 models_queue, sandbox_queue = self._queues(tx, session)
                 try:
-                    started = self._started(turn, session, reason)
+                    started = self._started(turn, session, reason, tx.budgets.limits(session.session_id))
                 except MilepostError as error:
                     return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))
                 key = f"{turn.turn_id}/{started.agent}/started"
@@ -89,7 +91,7 @@ class TurnActivities:
 
             return await self._ledger.write(body)
 
-    def _started(self, turn: Turn, session: Session, tools_unavailable: str | None) -> AgentStarted:
+    def _started(self, turn: Turn, session: Session, tools_unavailable: str | None, limits: Limits) -> AgentStarted:
         options = turn.request.options
         agent_id = options.agent or session.agents[0]
         agent = self._agents.get(agent_id)
@@ -121,11 +123,20 @@ class TurnActivities:
             custom_tools=tuple(tool for _, tool in custom),
             prices=self._route_prices(Route(provider, model), *fallbacks),
             hooks=agent.hooks,
+            budget=_budget(agent.budget, limits, options.budget),
         )
 
     def _route_prices(self, *routes: Route) -> tuple[RoutePrices, ...]:
-        found = ((route, self._prices.of(route.provider, route.model)) for route in routes)
-        return tuple(RoutePrices(route.provider, route.model, prices) for route, prices in found)
+        known = self._prices
+        return tuple(
+            RoutePrices(
+                provider=route.provider,
+                model=route.model,
+                prices=known.of(route.provider, route.model),
+                window=known.window(route.provider, route.model),
+            )
+            for route in routes
+        )
 
     @activity.defn(name=FINISH_TURN.name)
     async def finish_turn(self, params: FinishParams) -> FinishResult:
@@ -143,6 +154,15 @@ class TurnActivities:
                 return FinishResult(end_turn(tx, turn, _ending(params), now))
 
             return await self._ledger.write(body)
+
+
+def _budget(configured: Budget, session: Limits, turn: Limits | None) -> Budget:
+    """The limits of a turn: the agent's, tightened by those of the Session and of the request."""
+    return replace(
+        configured,
+        session=configured.session.tightened(session),
+        turn=configured.turn.tightened(turn or Limits()),
+    )
 
 
 def _ending(params: FinishParams) -> Ending:

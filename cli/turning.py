@@ -45,6 +45,7 @@ class Order:
     provider: str | None = None
     model: str | None = None
     script: str | None = None
+    budget: Json | None = None
     retry_of: str | None = None
     turn_id: str = field(default_factory=lambda: UuidIds().new("trn"))
 
@@ -173,6 +174,7 @@ async def begin(client: ApiClient, order: Order) -> Json:
         "provider": order.provider,
         "model": order.model,
         "script": order.script,
+        "budget": order.budget,
         "turn_id": order.turn_id,
     }
     return await client.post(f"{API}/sessions/{order.session_id}/turns", body)

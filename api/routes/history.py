@@ -10,6 +10,7 @@ from starlette.responses import Response
 from api.dependencies import AppServices, EffectId, SessionId, TurnId
 from api.documentation import problems
 from api.responses import reply
+from api.schemas.budgets import SessionUsageShape
 from api.schemas.history import (
     EffectPage,
     EffectShape,
@@ -40,6 +41,17 @@ async def read_history(
     page = await services.history.page(session_id, before=query.cursor, limit=query.limit, superseded=query.superseded)
     turns = [await _turn(services, entry) for entry in page.entries]
     return reply(HistoryPageShape(session_id=session_id, turns=turns, next_cursor=page.next_before))
+
+
+@router.get(
+    "/sessions/{session_id}/usage",
+    response_model=SessionUsageShape,
+    responses=problems(404),
+    summary="Read what a Session has used",
+)
+async def read_usage(session_id: SessionId, services: AppServices) -> Response:
+    """Tokens, cost and calls of all its turns, also of those that a rewind superseded."""
+    return reply(SessionUsageShape.from_usage(session_id, await services.history.usage(session_id)))
 
 
 @router.get(

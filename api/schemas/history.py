@@ -8,7 +8,8 @@ from pydantic import Field
 
 from api.schemas.base import Query, Shape
 from api.schemas.sessions import ID_PATTERN, MAX_LIMIT
-from api.schemas.turns import NumberPage, TurnShape, UsageShape, turn_fields
+from api.schemas.turns import NumberPage, TurnShape, turn_fields
+from api.schemas.usage import UsageShape
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.effects import Effect, EffectState
 from milepost.domain.turns import TurnStatus

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from api.schemas.base import Body, Query, Shape, at_most
+from api.schemas.budgets import BudgetBody
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.errors import InvalidInput
 from milepost.domain.sessions import Session, SessionMode, SessionStatus
@@ -30,6 +31,7 @@ class SessionOpen(Body):
     agents: Annotated[list[AgentName], Field(max_length=32, default_factory=list)]
     mode: Literal["single", "multi", "coordinator"] = "single"
     image: Annotated[str | None, Field(pattern=IMAGE_PATTERN)] = None
+    budget: BudgetBody | None = None
 
     def command(self) -> OpenSession:
         """Raises InvalidInput for a path that is not absolute (the caller's folder is not the server's)."""
@@ -39,7 +41,9 @@ class SessionOpen(Body):
                 field="workspace",
                 fix="Send the full path of the folder, beginning with '/'.",
             )
-        return OpenSession(self.workspace, self.title, tuple(self.agents), SessionMode(self.mode), self.image)
+        limits = None if self.budget is None else self.budget.limits()
+        mode = SessionMode(self.mode)
+        return OpenSession(self.workspace, self.title, tuple(self.agents), mode, self.image, limits)
 
 
 def _encodable(path: str) -> bool:

@@ -7,12 +7,12 @@ from typing import Annotated
 from pydantic import Field
 
 from api.schemas.base import Body, Query, Shape, at_most
+from api.schemas.budgets import TurnBudgetBody
 from api.schemas.sessions import MAX_LIMIT
+from api.schemas.usage import UsageShape
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.errors import InvalidInput
 from milepost.domain.turns import Turn, TurnState
-from milepost.domain.usage import Cost, Usage
-from milepost.ledger.codec import decimal_text
 from milepost.services.turns import BeginTurn, TurnView
 
 _MAX_NUMBER = 2**31 - 1
@@ -31,6 +31,7 @@ class TurnBegin(Body):
     provider: Name | None = None
     model: Name | None = None
     script: Annotated[str | None, Field(description="YAML for the 'scripted' provider; at most 4 MiB.")] = None
+    budget: TurnBudgetBody | None = None
     turn_id: Annotated[str | None, Field(max_length=64)] = None
     idempotency_key: Annotated[str | None, Field(max_length=200)] = None
 
@@ -43,6 +44,7 @@ class TurnBegin(Body):
             provider=self.provider,
             model=self.model,
             script=self.script,
+            budget=None if self.budget is None else self.budget.limits(),
             turn_id=self.turn_id,
             idempotency_key=one_key(header_key, self.idempotency_key),
         )
@@ -78,48 +80,6 @@ class NumberPage(Query):
 
     cursor: Annotated[int | None, Field(ge=1, le=_MAX_NUMBER)] = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
-
-
-class CostShape(Shape):
-    """What was paid, exactly. Unless `complete`, it is a known subtotal: at least so much."""
-
-    amount: str
-    """In whole units of the currency, as decimal text."""
-    currency: str
-    complete: bool
-
-    @classmethod
-    def of(cls, cost: Cost) -> CostShape:
-        return cls(amount=decimal_text(cost.amount), currency=cost.currency, complete=cost.complete)
-
-
-class UsageShape(Shape):
-    """Tokens in four disjoint classes. Unless `complete`, they are a known subtotal.
-
-    `cache_write_tokens` is a part of `input_tokens`.
-    """
-
-    input_tokens: int
-    cached_input_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    total_tokens: int
-    complete: bool
-    cache_write_tokens: int
-    cost: CostShape
-
-    @classmethod
-    def of(cls, usage: Usage) -> UsageShape:
-        return cls(
-            input_tokens=usage.input_tokens,
-            cached_input_tokens=usage.cached_input_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            total_tokens=usage.total_tokens,
-            complete=usage.complete,
-            cache_write_tokens=usage.cache_write_tokens,
-            cost=CostShape.of(usage.spent),
-        )
 
 
 class TurnError(Shape):

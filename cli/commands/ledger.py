@@ -26,6 +26,7 @@ class Resolution(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     command(app, "history")(history)
+    command(app, "usage")(usage)
     group = typer.Typer(
         help="Look at the calls that left the process; say how lost ones turned out.", no_args_is_help=True
     )
@@ -55,6 +56,38 @@ async def history(
         print_entry(call, turn)
     if len(found) > limit:
         call.out.note(f"There are earlier turns: --limit {limit * 2}")
+
+
+async def usage(call: Invocation, session: SessionId) -> None:
+    """Show what a Session has used: tokens, cost, calls, and its limits."""
+    from cli.connection import Need, reach
+
+    async with reach(call, Need.READ) as reached:
+        found = await reached.client.get(f"{API}/sessions/{session}/usage")
+    if call.json:
+        call.out.document(found)
+        return
+    tokens, limits = found["usage"], found["limits"]
+    least = "" if tokens["complete"] else "at least "
+    rows = [
+        ["tokens", f"{least}{tokens['total_tokens']}", _of(limits["tokens"])],
+        ["  input", str(tokens["input_tokens"]), ""],
+        ["  cached input", str(tokens["cached_input_tokens"]), ""],
+        ["  output", str(tokens["output_tokens"]), ""],
+        ["  reasoning", str(tokens["reasoning_tokens"]), ""],
+        ["cost", cost_words(tokens["cost"]), _of(limits["cost"])],
+        ["model calls", str(found["model_calls"]), _of(limits["model_calls"])],
+        ["tool calls", str(found["tool_calls"]), _of(limits["tool_calls"])],
+    ]
+    if found["reserved_tokens"]:
+        rows.append(["reserved", f"{found['reserved_tokens']} tokens", ""])
+    if found["assumed_tokens"]:
+        rows.append(["assumed of lost calls", f"{found['assumed_tokens']} tokens", ""])
+    call.out.table(["", "", ""], rows)
+
+
+def _of(limit: object) -> str:
+    return "" if limit is None else f"of at most {limit}"
 
 
 def print_entry(call: Invocation, turn: Json) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.budgets import TurnBudget, budget_body
 from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.routes import Json
@@ -43,6 +44,7 @@ async def run(
     provider: Provider = None,
     model: Model = None,
     script: Script = None,
+    budget: TurnBudget = None,
     wait: Wait = False,
 ) -> Exit:
     """Do one turn on a folder and exit with its outcome; starts what is needed for the time of the turn."""
@@ -57,6 +59,7 @@ async def run(
         provider=provider,
         model=model,
         script=read_script(script),
+        budget=budget_body(budget),
     )
     view = LiveView(sys.stderr if call.json else sys.stdout)
     turn = await carry_out(call, order, view=view, patient=wait or sys.stdin.isatty())

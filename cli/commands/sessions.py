@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from cli.budgets import SessionBudget, budget_body
 from cli.commands import rewinds
 from cli.invocation import Invocation, command
 from cli.routes import API, Json
@@ -34,6 +35,7 @@ async def new(
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent of the Session.")] = None,
     image: Annotated[str | None, typer.Option("--image", metavar="NAME", help="Sandbox image of the Session.")] = None,
+    budget: SessionBudget = None,
 ) -> None:
     """Open a Session on a folder."""
     from cli.connection import Need, reach
@@ -43,6 +45,7 @@ async def new(
         "title": title,
         "agents": [agent] if agent else None,
         "image": image,
+        "budget": budget_body(budget),
     }
     async with reach(call, Need.WRITE) as reached:
         session = await reached.client.post(f"{API}/sessions", body)

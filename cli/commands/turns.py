@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.budgets import TurnBudget, budget_body
 from cli.commands.run import Agent, Model, Provider, Request, Script, Wait, exit_of_turn, show_turn
 from cli.failures import Exit
 from cli.invocation import Invocation, command
@@ -35,6 +36,7 @@ async def send(
     provider: Provider = None,
     model: Model = None,
     script: Script = None,
+    budget: TurnBudget = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the turn is accepted; a running instance does it.")
     ] = False,
@@ -47,7 +49,7 @@ async def send(
     from cli.turning import Order, begin, carry_out, read_script
 
     text = await request_text(call, request)
-    order = Order(text, session, None, None, agent, provider, model, read_script(script))
+    order = Order(text, session, None, None, agent, provider, model, read_script(script), budget_body(budget))
     if detach:
         async with reach(call, Need.WRITE) as reached:
             turn = await begin(reached.client, order)

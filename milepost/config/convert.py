@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from milepost.config.budgets import BudgetSection
 from milepost.config.document import Path_
 from milepost.config.hooks import HttpHookSection
 from milepost.config.models import (
@@ -35,6 +37,7 @@ from milepost.config.references import is_reference
 from milepost.config.sections import Section
 from milepost.config.tools import HttpToolSection, effect_class
 from milepost.domain.agents import AgentConfig
+from milepost.domain.budgets import Budget, Limits, limits_of
 from milepost.domain.effects import EffectClass
 from milepost.domain.errors import ConfigInvalid
 from milepost.domain.extensions import HookConfig, HttpHook, HttpPeer, HttpTool, PythonHook, PythonTool, ToolConfig
@@ -198,6 +201,24 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
             hook.rule for key, hook in hooks(settings).items() if name in (settings.hooks[key].agents or (name,))
         ),
         fallbacks=_fallbacks(settings, section),
+        budget=_budget(section.budget),
+    )
+
+
+def _limits(amounts: Mapping[Any, Decimal]) -> Limits:
+    return limits_of({str(name): amount for name, amount in amounts.items()})
+
+
+def _budget(section: BudgetSection) -> Budget:
+    return Budget(
+        call=_limits(section.call),
+        turn=_limits(section.turn),
+        session=_limits(section.session),
+        agent=_limits(section.agent),
+        agent_window=section.agent_window,
+        overflow=section.overflow,
+        alert_percent=section.alert_percent,
+        output_tokens=section.output_tokens,
     )
 
 
@@ -308,6 +329,7 @@ def _http(name: str, section: HttpSection) -> dict[str, Any]:
         "limits": ModelLimits(**section.limits.model_dump()),
         "fallbacks": tuple(Route(route.provider, route.model or "") for route in section.fallbacks),
         "idempotency_header": section.idempotency_header,
+        "context_tokens": dict(section.context_tokens),
     }
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, StringConstraints
 
+from milepost.config.budgets import BudgetSection
 from milepost.config.hooks import HookSection
 from milepost.config.prices import PricesSection
 from milepost.config.providers import Fallbacks, ProviderSection
@@ -136,6 +137,7 @@ class AgentSection(Section):
     """How long a person may take to answer; after that the call is not run."""
     fallbacks: Fallbacks | None = None
     """Tried in order when a model call fails. Default: those of the provider."""
+    budget: BudgetSection = BudgetSection()
 
 
 class LimitsSection(Section):

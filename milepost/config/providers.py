@@ -91,6 +91,10 @@ class HttpSection(Section):
     """Tried in order when a call fails, for agents on this provider that have none of their own."""
     idempotency_header: HeaderName | None = None
     """Header in which the endpoint takes an idempotency key, for those that do."""
+    context_tokens: Annotated[dict[str, Annotated[Count, Field(ge=256)]], Field(max_length=200)] = Field(
+        default_factory=dict
+    )
+    """Context windows by model (or pattern) in tokens: a request that cannot fit is refused before it is sent."""
 
 
 class OpenAICompatibleSection(HttpSection):

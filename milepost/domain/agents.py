@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS
+from milepost.domain.budgets import Budget
 from milepost.domain.hooks import HookRule
 from milepost.domain.messages import Sampling
 from milepost.domain.providers import Route
@@ -40,3 +41,4 @@ class AgentConfig:
     approval_seconds: int = DEFAULT_APPROVAL_SECONDS
     hooks: tuple[HookRule, ...] = ()
     fallbacks: tuple[Route, ...] = ()
+    budget: Budget = field(default_factory=Budget)

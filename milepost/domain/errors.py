@@ -373,6 +373,28 @@ class ModelFault(ModelError):
     retryable = True
 
 
+class BudgetExceeded(MilepostError):
+    """A call that a budget does not allow; the message has the numbers."""
+
+    code = "budget_exceeded"
+    kind = ErrorKind.FORBIDDEN
+
+
+class BudgetTimeUp(ModelError):
+    """A model call that was ended since the time of its budget was up."""
+
+    code = "budget_time_up"
+    other_route_may_help = False
+
+
+class ContextTooLarge(MilepostError):
+    """A request that cannot fit the model's context window; nothing was sent."""
+
+    code = "context_too_large"
+    kind = ErrorKind.TOO_LARGE
+    other_route_may_help = True
+
+
 class ScriptExhausted(ModelError):
     """The scripted provider was called more often than its script has responses."""
 

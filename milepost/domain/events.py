@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
+from milepost.domain.budgets import Budget, Limits, Overflow
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.hooks import HookRule, HookVerdict, HookWhen
@@ -38,6 +39,7 @@ class SessionOpened:
     title: str
     mode: str
     agents: tuple[str, ...]
+    budget: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class AgentStarted:
     custom_tools: tuple[CustomTool, ...] = ()
     prices: tuple[RoutePrices, ...] = ()
     hooks: tuple[HookRule, ...] = ()
+    budget: Budget = field(default_factory=Budget)
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -161,6 +164,25 @@ class ModelRetried:
     route: int = 0
     next_route: int = 0
     final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReached:
+    """A limit of which `percent` is used, or that a call would go over (100). Told once for each limit and scope.
+
+    `scope` is call, turn, session or agent; `used` and `of` are decimal text, a cost in whole units of the currency.
+    """
+
+    TYPE: ClassVar[str] = "budget.reached"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    scope: str
+    limit: str
+    percent: int
+    used: str
+    of: str
+    overflow: Overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +443,7 @@ Event = (
     | ModelCalled
     | ModelRetried
     | ModelFailed
+    | BudgetReached
     | ApprovalRequested
     | ApprovalResolved
     | HookDecided
@@ -451,6 +474,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     ModelCalled,
     ModelRetried,
     ModelFailed,
+    BudgetReached,
     ApprovalRequested,
     ApprovalResolved,
     HookDecided,

@@ -86,11 +86,15 @@ FREE = ModelPrices("free", flat(Decimal(0)))
 
 @dataclass(frozen=True, slots=True)
 class RoutePrices:
-    """The prices of one route of an agent, as they were at the turn's start; None: they are unknown."""
+    """The prices of one route of an agent, as they were at the turn's start; None: they are unknown.
+
+    `window` is the configured context window of the model in tokens.
+    """
 
     provider: str
     model: str
     prices: ModelPrices | None
+    window: int | None = None
 
 
 def priced(usage: Usage, prices: ModelPrices | None) -> Usage:

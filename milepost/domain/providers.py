@@ -109,6 +109,7 @@ class HttpProvider:
     `headers` are sent as they are. No `api_key` means that none is sent. `fallbacks` are tried in order when a call of
     this provider fails, by agents that have none of their own. `idempotency_header` names the header in which an
     endpoint takes the key of a call, the same at each try.
+    `context_tokens` holds context windows by model; keys are patterns, the first that matches counts.
     """
 
     name: str
@@ -121,6 +122,7 @@ class HttpProvider:
     limits: ModelLimits = ModelLimits()
     fallbacks: tuple[Route, ...] = ()
     idempotency_header: str | None = None
+    context_tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from milepost.domain.budgets import Limits
 from milepost.domain.content import Content
 from milepost.domain.usage import Usage
 
@@ -43,12 +44,16 @@ class TurnStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnOptions:
-    """Choices of one turn; None takes the agent's configuration. `script` is the scripted provider's YAML text."""
+    """Choices of one turn; None takes the agent's configuration. `script` is the scripted provider's YAML text.
+
+    `budget` tightens what the configuration allows for a turn.
+    """
 
     agent: str | None = None
     provider: str | None = None
     model: str | None = None
     script: Content | None = None
+    budget: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)

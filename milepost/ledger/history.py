@@ -11,6 +11,7 @@ from milepost.domain.events import (
     AgentOutput,
     AgentStarted,
     ApprovalRequested,
+    BudgetReached,
     EffectReconciled,
     Event,
     HookDecided,
@@ -132,6 +133,8 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                 agents[event.agent].retries += 1
                 agents[event.agent].notes.extend(_switched(agents[event.agent].started, event))
                 agents[event.agent].usage += event.usage
+            case BudgetReached() if event.agent in agents:
+                agents[event.agent].notes.append(_budget_note(event))
             case ModelFailed() if event.agent in agents:
                 agents[event.agent].usage += event.usage
             case ApprovalRequested() | ToolStarted() | ToolFinished():
@@ -160,6 +163,11 @@ def _switched(started: AgentStarted, event: ModelRetried) -> list[str]:
     before, after = (f"{started.routes[n].provider}/{started.routes[n].model}" for n in (event.route, event.next_route))
     why = event.error_message[:NOTE_CHARACTERS]
     return [f"{before} failed ({event.error_code}: {why}); the call went on with {after}."]
+
+
+def _budget_note(event: BudgetReached) -> str:
+    what = event.limit.replace("_", " ")
+    return f"Budget of the {event.scope}: {event.percent} % of its {what} reached ({event.used} of {event.of})."
 
 
 def _reconciled(card: ToolCard, found: Mapping[str, EffectReconciled]) -> ToolCard:

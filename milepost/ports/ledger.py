@@ -9,12 +9,13 @@ Times are microseconds since the epoch, UTC. Digests are lowercase hexadecimal S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from milepost.domain.approvals import Approval, ApprovalState, PolicyRule
+from milepost.domain.budgets import Limits, Reservation, ReservationState, Spending
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.events import Event, StreamKind
 from milepost.domain.rewinds import Rewind
@@ -253,6 +254,38 @@ class PolicyRules(Protocol):
         """Newest first. Raises PolicyRuleNotFound for `after`."""
 
 
+class Budgets(Protocol):
+    """What scopes have used, what attempts under way may use, and factors of token estimates.
+
+    A scope is named `session/ID`, `turn/ID` or `agent/ID/WINDOW`.
+    """
+
+    def lock(self, scopes: Iterable[str], at: int) -> dict[str, Spending]:
+        """The scopes' rows, made if missing, until the transaction ends."""
+
+    def save(self, states: Mapping[str, Spending], at: int) -> None:
+        """Write rows that were locked."""
+
+    def spending(self, scope: str) -> Spending: ...
+
+    def reserve(self, held: Reservation, at: int) -> None: ...
+
+    def settle(self, effect_id: str, attempt: int, state: ReservationState, at: int) -> Reservation | None:
+        """End an open reservation; None if it has ended already, or there is none."""
+
+    def open_of_turn(self, turn_id: str) -> list[Reservation]: ...
+
+    def set_limits(self, session_id: str, limits: Limits) -> None:
+        """Keep a new Session's limits."""
+
+    def limits(self, session_id: str) -> Limits: ...
+
+    def factor(self, provider: str, model: str) -> tuple[float, int]:
+        """(factor of token estimates, how many calls it was learnt from); (1.0, 0) for an unknown model."""
+
+    def save_factor(self, provider: str, model: str, factor: float, samples: int, at: int) -> None: ...
+
+
 class OutboxKind(StrEnum):
     ANSWER_APPROVAL = "answer_approval"
     START_TURN = "start_turn"
@@ -394,6 +427,8 @@ class LedgerTx(Protocol):
     def approvals(self) -> Approvals: ...
     @property
     def rules(self) -> PolicyRules: ...
+    @property
+    def budgets(self) -> Budgets: ...
     @property
     def outbox(self) -> Outbox: ...
     @property

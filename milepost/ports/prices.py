@@ -16,6 +16,9 @@ class Prices(Protocol):
     def of(self, provider: str, model: str) -> ModelPrices | None:
         """The prices of a route; None if nobody knows them. No I/O after `load`."""
 
+    def window(self, provider: str, model: str) -> int | None:
+        """The configured context window of a model in tokens; None if it is not configured."""
+
 
 class NoPrices:
     """`Prices` without any: all of them are unknown."""
@@ -24,4 +27,7 @@ class NoPrices:
         return
 
     def of(self, provider: str, model: str) -> ModelPrices | None:
+        return None
+
+    def window(self, provider: str, model: str) -> int | None:
         return None

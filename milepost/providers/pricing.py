@@ -22,7 +22,7 @@ from milepost.domain.prices import (
     PriceTier,
     TokenPrices,
 )
-from milepost.domain.providers import CassetteMode, ProviderConfig, RecordedProvider, ScriptedProvider
+from milepost.domain.providers import CassetteMode, HttpProvider, ProviderConfig, RecordedProvider, ScriptedProvider
 from milepost.domain.usage import DEFAULT_CURRENCY
 
 TABLE = "genai-prices"
@@ -72,6 +72,16 @@ class PriceBook:
             case _:
                 vendor = self._vendor(provider)
                 return _packaged(model, *vendor) if vendor is not None and self._prices.packaged else None
+
+    def window(self, provider: str, model: str) -> int | None:
+        config = self._providers.get(provider)
+        if isinstance(config, RecordedProvider) and config.source is not None:
+            return self.window(config.source, model)
+        if not isinstance(config, HttpProvider):
+            return None
+        model = model or config.default_model or ""
+        found = (tokens for pattern, tokens in config.context_tokens.items() if fnmatchcase(model, pattern))
+        return next(found, None)
 
     def _vendor(self, provider: str) -> tuple[str | None, str | None] | None:
         """(name in the table, address), one of them None; None for what the table cannot know."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from milepost.domain.approvals import Approval
 from milepost.domain.effects import Effect, EffectSpec, EffectState, Resolution
-from milepost.domain.errors import TurnClaimed
+from milepost.domain.errors import BudgetExceeded, TurnClaimed
 from milepost.domain.events import EffectReconciled, StreamKind
 from milepost.domain.turns import Turn
 from milepost.engine.effects import Entry, on_entry
+from milepost.engine.tokens import learnt
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock
+from milepost.services.budgeting import Answered, Ask, reserve, settle_charged
 from milepost.services.finishing import bounded_error, uncertain_event
 from milepost.services.gate import Gate, Held, pass_gate
 from milepost.services.outcomes import reconciled_event
@@ -44,6 +46,14 @@ class Settlement:
     error_message: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a model call may use; `refused(attempt, error)` is how it ends if no budget allows it."""
+
+    ask: Ask
+    refused: Callable[[int, BudgetExceeded], tuple[Settlement, Sequence[NewEvent]]]
+
+
 class EffectJournal:
     """Records effects for activities. `worker` names this process in the rows it dispatches."""
 
@@ -71,11 +81,19 @@ class EffectJournal:
 
         return await self._ledger.write(body)
 
-    async def enter(self, spec: EffectSpec, claim: str, events: EventsOfAttempt, gate: Gate | None = None) -> Entered:
+    async def enter(
+        self,
+        spec: EffectSpec,
+        claim: str,
+        events: EventsOfAttempt,
+        gate: Gate | None = None,
+        charge: Charge | None = None,
+    ) -> Entered:
         """Come to an effect: dispatch it with a new fence, attach to it, or find its recorded outcome.
 
         `events(attempt)` are appended with the dispatch. With a gate, policy rules and approvals decide before a first
-        dispatch whether there is one.
+        dispatch whether there is one. With a charge, what the attempt may use is reserved in the same transaction; a
+        budget that does not allow it settles the effect.
 
         Raises:
             TurnClaimed: the turn has ended or belongs to another run.
@@ -104,9 +122,12 @@ class EffectJournal:
                     return _held(held, now)
                 entry = Entry.DISPATCH
             effect = tx.effects.dispatch(spec, now, self._worker)
-            tx.events.append(spec.session_id, StreamKind.SESSION, events(effect.attempt), now)
+            new = list(events(effect.attempt))
+            settle_charged(tx, new, now)
+            refused = None if charge is None else self._reserve(tx, spec, effect.attempt, charge, new, now)
+            tx.events.append(spec.session_id, StreamKind.SESSION, new, now)
             tx.notify(spec.session_id)
-            return Entered(entry, effect)
+            return Entered(entry, effect) if refused is None else Entered(Entry.RETURN_RECORDED, refused)
 
         return await self._ledger.write(body)
 
@@ -125,8 +146,28 @@ class EffectJournal:
 
         return await self._ledger.write(body)
 
-    async def settle(self, spec: EffectSpec, attempt: int, outcome: Settlement, events: Sequence[NewEvent]) -> None:
-        """Write an attempt's outcome and its events in one transaction.
+    def _reserve(
+        self, tx: LedgerTx, spec: EffectSpec, attempt: int, charge: Charge, new: list[NewEvent], at: int
+    ) -> Effect | None:
+        """Reserve; the settled effect if the budget does not allow it. Adds to the `new` events."""
+        refusal, told = reserve(tx, spec, attempt, charge.ask, at)
+        new.extend(told)
+        if refusal is None:
+            return None
+        outcome, failed = charge.refused(attempt, refusal)
+        new.extend(failed)
+        text = bounded_error(str(refusal))
+        return tx.effects.settle(spec.effect_id, attempt, outcome.state, at, outcome.result, refusal.code, text)
+
+    async def settle(
+        self,
+        spec: EffectSpec,
+        attempt: int,
+        outcome: Settlement,
+        events: Sequence[NewEvent],
+        answered: Answered | None = None,
+    ) -> None:
+        """Write an attempt's outcome, its events and what it is charged in one transaction.
 
         A late success of a turn that has ended settles the effect and is told by `effect.reconciled` alone.
 
@@ -147,6 +188,9 @@ class EffectJournal:
             elif before is not None and before.state is EffectState.UNCERTAIN:
                 extra.append(self._late(spec, outcome))
             ended = tx.turns.get(spec.turn_id).state.terminal
+            extra += settle_charged(tx, events, now, answered)
+            if answered is not None:
+                _learn(tx, answered, now)
             tx.events.append(spec.session_id, StreamKind.SESSION, extra if ended else [*extra, *events], now)
             tx.notify(spec.session_id)
 
@@ -163,10 +207,21 @@ class EffectJournal:
 
         def body(tx: LedgerTx) -> None:
             require_claim(tx, turn_id, claim)
+            settle_charged(tx, events, now)
             tx.events.append(session_id, StreamKind.SESSION, events, now)
             tx.notify(session_id)
 
         await self._ledger.write(body)
+
+
+def _learn(tx: LedgerTx, answered: Answered, at: int) -> None:
+    ask = answered.ask
+    if answered.reported_input is None:
+        return
+    known = tx.budgets.factor(ask.provider, ask.model)
+    factor, samples = learnt(*known, ask.estimate, answered.reported_input)
+    if samples != known[1]:
+        tx.budgets.save_factor(ask.provider, ask.model, factor, samples, at)
 
 
 def _held(held: Held, at: int) -> Entered:

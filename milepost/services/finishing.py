@@ -30,6 +30,7 @@ from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import unanswered_calls
 from milepost.ports.ledger import LedgerTx, NewEvent
+from milepost.services.budgeting import settle_charged, settle_rest
 from milepost.services.gate import resolved_event
 
 _TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ModelFailed, ToolFinished, AgentOutput))
@@ -69,7 +70,11 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> TurnState:
     events = turn_events(tx, turn)
     new = _lost_answers(tx, turn, events)
     events.extend(item.event for item in new)
-    new = [*new, *_settle_effects(tx, turn, at), *_close_approvals(tx, turn, ending, at)]
+    settled = _settle_effects(tx, turn, at)
+    # After the effects, as everywhere, so that two transactions cannot wait for one another.
+    settle_charged(tx, new, at)
+    settle_rest(tx, turn.turn_id, at)
+    new = [*new, *settled, *_close_approvals(tx, turn, ending, at)]
     new.extend(_close_calls(tx, turn, events))
     finished = ending.state is TurnState.COMPLETED
     new.extend(_outputs(turn, events, finished=finished))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from milepost.domain.budgets import Limits, Spending
 from milepost.domain.effects import Effect, EffectState
 from milepost.domain.errors import EffectNotFound
 from milepost.domain.events import (
     AgentOutput,
     AgentStarted,
     ApprovalRequested,
+    BudgetReached,
     EffectReconciled,
     Event,
     HookDecided,
@@ -20,6 +22,7 @@ from milepost.domain.events import (
     ToolStarted,
 )
 from milepost.domain.turns import Turn
+from milepost.engine.budgets import session_scope
 from milepost.ledger.codec import decode_event
 from milepost.ledger.history import HistoryEntry, history_entry
 from milepost.ports.ledger import Ledger, LedgerTx
@@ -39,6 +42,7 @@ _TYPES = tuple(
         ModelFailed,
         ApprovalRequested,
         HookDecided,
+        BudgetReached,
         ToolStarted,
         ToolFinished,
         EffectReconciled,
@@ -54,6 +58,14 @@ class HistoryPage:
     session_id: str
     entries: tuple[HistoryEntry, ...]
     next_before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUsage:
+    """`limits` are the Session's own; its agents may have others."""
+
+    spending: Spending
+    limits: Limits
 
 
 class HistoryService:
@@ -74,6 +86,18 @@ class HistoryService:
     async def entry(self, turn_id: str) -> HistoryEntry:
         """One turn. Raises TurnNotFound."""
         return await self._ledger.read(lambda tx: _entry(tx, turn_id=turn_id))
+
+    async def usage(self, session_id: str) -> SessionUsage:
+        """What a Session has used, also in turns that a rewind superseded; one row, however long it is.
+
+        Raises SessionNotFound.
+        """
+
+        def body(tx: LedgerTx) -> SessionUsage:
+            tx.sessions.get(session_id)
+            return SessionUsage(tx.budgets.spending(session_scope(session_id)), tx.budgets.limits(session_id))
+
+        return await self._ledger.read(body)
 
     async def tool_result(self, effect_id: str) -> ToolFinished:
         """The recorded result of a tool call. Raises EffectNotFound."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from milepost.domain.agents import AgentConfig
+from milepost.domain.budgets import Limits
 from milepost.domain.errors import AgentUnknown, InvalidInput, SessionClosed, TurnRunning
 from milepost.domain.events import SessionClosed as SessionClosedEvent
 from milepost.domain.events import SessionOpened, SessionReopened, StreamKind
@@ -20,13 +21,17 @@ MAX_PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """What a person chooses when opening a Session. No agents means the instance's default agent."""
+    """What a person chooses when opening a Session. No agents means the instance's default agent.
+
+    `budget` limits what the Session may use, beside what its agents' configuration allows.
+    """
 
     workspace: str
     title: str | None = None
     agents: tuple[str, ...] = ()
     mode: SessionMode = SessionMode.SINGLE
     image: str | None = None
+    budget: Limits | None = None
 
 
 class SessionService:
@@ -82,7 +87,9 @@ class SessionService:
                 closed_at=None,
             )
             tx.sessions.add(session)
-            opened = SessionOpened(path, title, request.mode, agents)
+            if request.budget is not None:
+                tx.budgets.set_limits(session_id, request.budget)
+            opened = SessionOpened(path, title, request.mode, agents, request.budget)
             tx.events.append(session_id, StreamKind.SESSION, [NewEvent("session.opened", opened)], now)
             tx.notify(session_id)
             return session

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from milepost.contracts.naming import turn_workflow_id
 from milepost.domain.agents import AgentConfig
+from milepost.domain.budgets import Limits
 from milepost.domain.errors import (
     AgentUnknown,
     IdempotencyMismatch,
@@ -53,6 +54,7 @@ class BeginTurn:
     provider: str | None = None
     model: str | None = None
     script: str | None = None
+    budget: Limits | None = None
     turn_id: str | None = None
     idempotency_key: str | None = None
 
@@ -121,6 +123,7 @@ class TurnService:
                 provider=request.provider,
                 model=request.model,
                 script=None if request.script is None else await self._contents.store(request.script),
+                budget=request.budget,
             ),
         )
         return await self._accept(request.session_id, accepted, _Keys(request.turn_id, request.idempotency_key))

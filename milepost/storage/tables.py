@@ -15,6 +15,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -27,6 +28,7 @@ from sqlalchemy import (
 )
 
 from milepost.domain.approvals import ApprovalState, Verdict
+from milepost.domain.budgets import ReservationState
 from milepost.domain.effects import EffectClass, EffectState
 from milepost.domain.events import StreamKind
 from milepost.domain.search import SearchKind
@@ -344,6 +346,56 @@ search_state = Table(
     Column("complete", Boolean, nullable=False),
     PrimaryKeyConstraint("id"),
     CheckConstraint("id = 1", name="single_row"),
+)
+
+spending = Table(
+    "spending",
+    metadata,
+    Column("scope", Identifier, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("scope"),
+)
+
+_OPEN_RESERVATION = text("state = 'open'")
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("effect_id", Identifier, ForeignKey("effects.effect_id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("session_id", Identifier, nullable=False),
+    Column("turn_id", Identifier, nullable=False),
+    Column("agent", Utf8, nullable=False),
+    Column("scopes", LargeBinary, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    # Decimal text: exact, and without a bound that a sum could pass.
+    Column("micros", Utf8),
+    Column("state", Identifier, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("settled_at", BigInteger),
+    PrimaryKeyConstraint("effect_id", "attempt"),
+    Index("ix_reservations_open", "turn_id", sqlite_where=_OPEN_RESERVATION, postgresql_where=_OPEN_RESERVATION),
+    CheckConstraint(one_of("state", ReservationState), name="state"),
+    CheckConstraint("(state = 'open') = (settled_at IS NULL)", name="settled"),
+)
+
+session_limits = Table(
+    "session_limits",
+    metadata,
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("limits", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("session_id"),
+)
+
+token_factors = Table(
+    "token_factors",
+    metadata,
+    Column("provider", Utf8, nullable=False),
+    Column("model", Utf8, nullable=False),
+    Column("factor", Float, nullable=False),
+    Column("samples", Integer, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("provider", "model"),
 )
 
 leases = Table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from milepost.storage.approvals import SqlApprovals
+from milepost.storage.budgets import SqlBudgets
 from milepost.storage.deltas import SqlDeltas
 from milepost.storage.effects import SqlEffects
 from milepost.storage.events import SqlEventLog
@@ -32,6 +33,7 @@ class Transaction:
         self.effects = SqlEffects(conn)
         self.approvals = SqlApprovals(conn)
         self.rules = SqlPolicyRules(conn)
+        self.budgets = SqlBudgets(conn)
         self.outbox = SqlOutbox(conn, self.notify)
         self.deltas = SqlDeltas(conn, self.notify)
         self.leases = SqlLeases(conn)

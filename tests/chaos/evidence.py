@@ -9,12 +9,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from milepost.domain.budgets import Spending
 from milepost.domain.content import Content
-from milepost.domain.effects import Effect, EffectState
+from milepost.domain.effects import Effect, EffectClass, EffectState
 from milepost.domain.errors import LedgerCorrupt
 from milepost.domain.events import TERMINAL_TURN_EVENTS, Event, ModelCalled, ToolFinished
 from milepost.domain.messages import FinishReason, Message, UserMessage
 from milepost.domain.turns import Turn, TurnState
+from milepost.domain.usage import Usage
+from milepost.engine.budgets import session_scope
 from milepost.ledger.chain import StoredEvent, verify_chain
 from milepost.ledger.codec import decode_event, to_json
 from milepost.ledger.history import HistoryEntry, history_entry
@@ -38,6 +41,16 @@ class Kind(StrEnum):
     TRANSCRIPT = "next requests that a provider would refuse"
     READER = "events or text lost or doubled for a reader"
     RECORD = "other faults of the record"
+
+
+@dataclass(frozen=True)
+class Charges:
+    """What the turn's Session was charged, beside what its turns used; `open` reservations are held."""
+
+    spending: Spending
+    usage: Usage
+    attempts: int
+    open: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,7 @@ class Evidence:
     pending: OutboxItem | None
     next_messages: list[Message]
     traces: Traces
+    charges: Charges
 
     @property
     def answered(self) -> list[int]:
@@ -111,9 +125,21 @@ async def gather(ledger: Ledger, turn_id: str, workspace: Path) -> Evidence:
             pending=tx.outbox.pending(turn_id),
             next_messages=[*said, UserMessage(Content("And now?"))],
             traces=plan.traces(workspace),
+            charges=_charges(tx, turn),
         )
 
     return await ledger.read(body)
+
+
+def _charges(tx: LedgerTx, turn: Turn) -> Charges:
+    turns = tx.turns.page(turn.session_id, before_number=None, limit=1000)
+    effects = tx.effects.page(turn.session_id, turn_id=None, state=None, limit=10_000)
+    return Charges(
+        spending=tx.budgets.spending(session_scope(turn.session_id)),
+        usage=sum((each.usage for each in turns), Usage()),
+        attempts=sum(effect.attempt for effect in effects if effect.spec.effect_class is EffectClass.MODEL),
+        open=sum(len(tx.budgets.open_of_turn(each.turn_id)) for each in turns),
+    )
 
 
 @dataclass(frozen=True)
@@ -193,8 +219,23 @@ def _record_faults(found: Evidence) -> list[str]:
     if retries != lost_calls:
         told.append(f"{retries} model calls told to be retried, not {lost_calls}")
     complete = [found.turn.usage.complete, *(agent.usage.complete for agent in found.entry.agents)]
+    told += _charge_faults(found.charges)
     if any(each is not (lost_calls == 0) for each in complete):
         told.append(f"usage told to be complete: {complete}, with {lost_calls} model calls lost")
+    return told
+
+
+def _charge_faults(found: Charges) -> list[str]:
+    """What a Session was charged is what its turns used, each attempt once, and nothing is held any more."""
+    told = []
+    if found.spending.usage != found.usage:
+        told.append(f"charged {found.spending.usage}, not {found.usage}")
+    if found.spending.model_calls != found.attempts:
+        told.append(f"{found.spending.model_calls} model calls charged, not {found.attempts}")
+    if (found.spending.assumed_tokens > 0) is not (not found.usage.complete):
+        told.append(f"{found.spending.assumed_tokens} tokens assumed of lost calls, usage {found.usage}")
+    if found.spending.reserved_tokens or found.open:
+        told.append(f"{found.spending.reserved_tokens} tokens in {found.open} reservations are still held")
     return told
 
 

@@ -34,6 +34,9 @@ class Changing:
         price = Decimal(self.asked)
         return ModelPrices(f"list {self.asked}", TokenPrices(price, price / 10, price * 4, price * 5, price))
 
+    def window(self, provider: str, model: str) -> int | None:
+        return None
+
 
 async def stack_with(
     opened: OpenLedger, address: TemporalAddress, folder: Path, prices: Changing

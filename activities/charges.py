@@ -1,0 +1,136 @@
+"""What a model call may use, before it is made: the estimate, the reservation, the window, the time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from milepost.domain.errors import BudgetExceeded, BudgetTimeUp, ContextTooLarge
+from milepost.domain.events import AgentStarted
+from milepost.domain.prices import ModelPrices
+from milepost.domain.usage import Usage
+from milepost.engine import budgets
+from milepost.engine.tokens import MARGIN, Item, request_items, total
+from milepost.ports.ledger import Ledger
+from milepost.ports.models import ModelRequest
+from milepost.services.budgeting import Ask, tools_refusal
+
+T = TypeVar("T")
+
+ERROR_SHARE = 0.15
+"""How far an estimate may be off before it counts: a request is refused only if it is too long all the same."""
+LARGEST_NAMED = 3
+OFF_LOOP_CHARACTERS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The estimate of one try: `items` with factor 1, `factor` of the model, `output` tokens reserved."""
+
+    items: tuple[Item, ...]
+    factor: float
+    output: int
+    bounded: bool
+
+    @property
+    def input(self) -> int:
+        return total(self.items, self.factor)
+
+
+async def expected(ledger: Ledger, started: AgentStarted, request: ModelRequest) -> Expected:
+    """Estimate a request by what is known of its model; no network."""
+    factor, _ = await ledger.read(lambda tx: tx.budgets.factor(request.provider, request.model))
+    arguments = (request.system_prompt, request.messages, request.tools)
+    if _size(request) > OFF_LOOP_CHARACTERS:
+        items = await asyncio.to_thread(request_items, *arguments)
+    else:
+        items = request_items(*arguments)
+    limit = request.sampling.max_tokens
+    return Expected(tuple(items), factor, limit or started.budget.output_tokens, limit is not None)
+
+
+def _size(request: ModelRequest) -> int:
+    # A message without its own text (an answer) is short: its length is bounded by what a model writes at once.
+    return sum(len(message.text.text) if message.kind != "assistant" else 0 for message in request.messages)
+
+
+def ask_of(started: AgentStarted, request: ModelRequest, route: int, found: Expected, elapsed: float) -> Ask:
+    """What a try asks of the budget. `elapsed` is seconds since the turn was accepted."""
+    tokens = math.ceil(found.input * MARGIN)
+    prices = started.prices_of(route)
+    return Ask(
+        budget=started.budget,
+        agent=started.agent,
+        tokens=tokens + found.output,
+        micros=None if prices is None else _micros(prices.cost(Usage(tokens, 0, found.output)).micros, found, prices),
+        provider=request.provider,
+        model=request.model,
+        estimate=sum(item.tokens for item in found.items),
+        elapsed=elapsed,
+    )
+
+
+def _micros(cost: Decimal, found: Expected, prices: ModelPrices) -> Decimal:
+    """The cost if every token of the answer were of its dearer class."""
+    base = prices.at(found.input)
+    return cost + max(base.reasoning - base.output, Decimal(0)) * found.output
+
+
+def check_window(started: AgentStarted, route: int, found: Expected) -> None:
+    """Refuse a request that cannot fit the model's context window.
+
+    Raises:
+        ContextTooLarge: with the window, what is asked and the largest parts.
+    """
+    window = started.prices[route].window if route < len(started.prices) else None
+    reserved = found.output if found.bounded else 0
+    if window is None or found.input * (1 - ERROR_SHARE) + reserved <= window:
+        return
+    largest = sorted(found.items, key=lambda item: -item.tokens)[:LARGEST_NAMED]
+    named = ", ".join(f"{item.name} {math.ceil(item.tokens * found.factor):,}" for item in largest)
+    answer = f" and {reserved:,} for the answer" if reserved else ""
+    model = started.routes[route].model
+    raise ContextTooLarge(
+        f"The request does not fit the context window of {model} ({window:,} tokens): it has about {found.input:,}"
+        f"{answer}. The largest parts: {named}.",
+        fix="Shorten them, begin a new Session, rewind this one, or use a model with a larger window.",
+    )
+
+
+async def in_time(work: Coroutine[Any, Any, T], started: AgentStarted, elapsed: float) -> T:
+    """Await a call within the time that its budget leaves. Raises BudgetTimeUp."""
+    budget = started.budget
+    left = [limit for limit in (budget.call.seconds, _left(budget.turn.seconds, elapsed)) if limit is not None]
+    if not left or not budgets.aborts(budget):
+        return await work
+    timer = asyncio.timeout(min(left))
+    try:
+        async with timer:
+            return await work
+    except TimeoutError as error:
+        if not timer.expired():
+            raise
+        raise BudgetTimeUp(
+            f"The model call was ended: its budget had {min(left):.1f} s left.",
+            fix=f"Raise agents.{started.agent}.budget (seconds).",
+        ) from error
+
+
+def _left(limit: float | None, elapsed: float) -> float | None:
+    return None if limit is None else max(limit - elapsed, 0.0)
+
+
+async def refused_tools(
+    ledger: Ledger, started: AgentStarted, session_id: str, now: int, calls: int
+) -> BudgetExceeded | None:
+    """Why an answer's calls may not be made."""
+    budget = started.budget
+    limited = budgets.scopes(budget, session_id, started.turn_id, started.agent, now)
+    if not calls or not budgets.aborts(budget) or all(limits.tool_calls is None for limits in limited.values()):
+        return None
+    states = await ledger.read(lambda tx: {scope: tx.budgets.spending(scope) for scope in limited})
+    return tools_refusal(states, limited, started.agent, calls)

@@ -1,0 +1,170 @@
+"""Budgets inside the caller's transaction: reserve with the dispatch, settle with the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from milepost.domain.budgets import Budget, Limits, Reservation, Spending
+from milepost.domain.effects import EffectSpec
+from milepost.domain.errors import BudgetExceeded
+from milepost.domain.events import BudgetReached, ModelCalled, ModelFailed, ModelRetried
+from milepost.domain.usage import UNKNOWN_USAGE, Usage
+from milepost.engine import budgets as rules
+from milepost.ledger.codec import decimal_text
+from milepost.ports.ledger import LedgerTx, NewEvent
+
+CHARGED = (ModelCalled, ModelRetried, ModelFailed)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What an attempt of a model call may use, under which budget. `micros` is None for an unknown price.
+
+    `estimate` is the input as it was estimated without the learnt factor of `provider` and `model`.
+    `elapsed` is seconds since the turn was accepted.
+    """
+
+    budget: Budget
+    agent: str
+    tokens: int
+    micros: Decimal | None
+    provider: str = ""
+    model: str = ""
+    estimate: float = 0.0
+    elapsed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a call that was answered tells a budget beside its usage."""
+
+    ask: Ask
+    tool_calls: int = 0
+    reported_input: int | None = None
+
+
+def reserve(
+    tx: LedgerTx, spec: EffectSpec, attempt: int, ask: Ask, at: int
+) -> tuple[BudgetExceeded | None, list[NewEvent]]:
+    """Hold what an attempt may use in every scope it counts in; or say why it may not be made.
+
+    The events tell of limits that are reached. The attempt before it, if nobody ended it, has been settled.
+    """
+    limited = rules.scopes(ask.budget, spec.session_id, spec.turn_id, ask.agent, at)
+    states = tx.budgets.lock(limited, at)
+    breach = rules.breach_of_call(ask.budget.call, ask.tokens, ask.micros)
+    breach = breach or rules.breach_of_time(ask.budget.turn, ask.elapsed)
+    for scope, limits in limited.items():
+        breach = breach or rules.breach(scope, limits, states[scope], ask.tokens, ask.micros)
+    if breach is not None and rules.aborts(ask.budget):
+        return exceeded(breach, ask.agent), []
+    states = {scope: rules.with_reserved(state, ask.tokens, ask.micros) for scope, state in states.items()}
+    held = Reservation(
+        effect_id=spec.effect_id,
+        attempt=attempt,
+        session_id=spec.session_id,
+        turn_id=spec.turn_id,
+        agent=ask.agent,
+        scopes=tuple(sorted(limited)),
+        tokens=ask.tokens,
+        micros=ask.micros,
+    )
+    tx.budgets.reserve(held, at)
+    events = _alerts(limited, states, ask, spec.turn_id)
+    if breach is not None and (breach.scope == "call" or breach.limit == "seconds"):
+        place = f"{spec.effect_id}/{attempt}"
+        used = breach.used + breach.asked
+        events.append(_reached(ask, spec.turn_id, breach.scope, breach.limit, 100, used, breach.of, place))
+    tx.budgets.save(states, at)
+    return None, events
+
+
+def exceeded(breach: rules.Breach, agent: str) -> BudgetExceeded:
+    """The error of a call that a budget does not allow."""
+    where = {"session": "the Session's limits"}.get(breach.scope, f"agents.{agent}.budget.{breach.scope}")
+    fix = "Set the model's price under `prices`." if breach.unknown_price else f"Raise {where} ({breach.limit})."
+    return BudgetExceeded(breach.text, fix=fix)
+
+
+def settle_charged(
+    tx: LedgerTx, events: Iterable[NewEvent], at: int, answered: Answered | None = None
+) -> list[NewEvent]:
+    """End the reservations of the attempts that these events charge; return events of limits that are reached."""
+    used: dict[tuple[str, int], Usage] = {}
+    turns: dict[tuple[str, int], str] = {}
+    for item in events:
+        event = item.event
+        if isinstance(event, CHARGED):
+            key = (event.effect_id, event.attempt)
+            used[key] = used.get(key, Usage()) + event.usage
+            turns[key] = event.turn_id
+    told: list[NewEvent] = []
+    for (effect_id, attempt), usage in used.items():
+        held = tx.budgets.settle(effect_id, attempt, rules.settled_state(usage), at)
+        if held is not None:
+            told += _settle(tx, held, usage, at, answered)
+    return told
+
+
+def settle_rest(tx: LedgerTx, turn_id: str, at: int) -> None:
+    """Charge what attempts of an ending turn still hold: nobody will say what they used."""
+    for held in tx.budgets.open_of_turn(turn_id):
+        if tx.budgets.settle(held.effect_id, held.attempt, rules.settled_state(UNKNOWN_USAGE), at) is not None:
+            _settle(tx, held, UNKNOWN_USAGE, at, None)
+
+
+def _settle(tx: LedgerTx, held: Reservation, usage: Usage, at: int, answered: Answered | None) -> list[NewEvent]:
+    tool_calls = answered.tool_calls if answered else 0
+    states = {
+        scope: rules.with_settled(state, held, usage, tool_calls)
+        for scope, state in tx.budgets.lock(held.scopes, at).items()
+    }
+    told: list[NewEvent] = []
+    if answered is not None:
+        limited = rules.scopes(answered.ask.budget, held.session_id, held.turn_id, held.agent, at)
+        told = _alerts(limited, states, answered.ask, held.turn_id)
+    tx.budgets.save(states, at)
+    return told
+
+
+def _alerts(limited: Mapping[str, Limits], states: dict[str, Spending], ask: Ask, turn_id: str) -> list[NewEvent]:
+    """Events of limits that are reached; marks them as told in `states`."""
+    events: list[NewEvent] = []
+    for scope, limits in limited.items():
+        if scope not in states:
+            continue  # a new day or month has begun since
+        found = list(rules.reached(limits, states[scope], ask.budget.alert_percent))
+        for limit, percent, used, of in found:
+            events.append(_reached(ask, turn_id, scope.partition("/")[0], limit, percent, used, of, scope))
+        marks = tuple(rules.mark(limit, percent) for limit, percent, _, _ in found)
+        states[scope] = replace(states[scope], told=(*states[scope].told, *marks))
+    return events
+
+
+def _reached(
+    ask: Ask, turn_id: str, scope: str, limit: str, percent: int, used: Decimal, of: Decimal, of_what: str
+) -> NewEvent:
+    event = BudgetReached(
+        turn_id=turn_id,
+        agent=ask.agent,
+        scope=scope,
+        limit=limit,
+        percent=percent,
+        used=decimal_text(used),
+        of=decimal_text(of),
+        overflow=ask.budget.overflow,
+    )
+    return NewEvent(f"{turn_id}/budget/{of_what}/{limit}/{percent}", event, turn_id)
+
+
+def tools_refusal(
+    states: Mapping[str, Spending], limited: Mapping[str, Limits], agent: str, calls: int
+) -> BudgetExceeded | None:
+    """Why an answer's tool calls may not be made."""
+    for scope, limits in limited.items():
+        breach = rules.breach_of_tools(scope, limits, states[scope], calls)
+        if breach is not None:
+            return exceeded(breach, agent)
+    return None
