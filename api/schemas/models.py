@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from api.schemas.base import Body, Query, Shape
-from api.schemas.turns import Name, UsageShape
+from api.schemas.turns import Name
+from api.schemas.usage import UsageShape
 from milepost.ports.models import ModelInfo
 from milepost.services.models import ProviderModels, RouteCheck, Trial
 
