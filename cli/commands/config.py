@@ -23,6 +23,10 @@ TEMPLATE = """\
 #     base_url: http://127.0.0.1:8081/v1
 #     model: NAME_OF_THE_MODEL
 #     api_key: env:LOCAL_MODEL_KEY     # leave out if the endpoint needs none
+#   cloud:                             # services have types of their own, see docs/models.md
+#     type: openai
+#     model: gpt-5
+#     api_key: env:OPENAI_API_KEY
 
 # Agents by id. Without any there is one, `default`, which plays a built-in script without any model.
 #

@@ -20,6 +20,7 @@ from milepost.config.sections import Count, HttpUrl, Name, Number, Port, Section
 from milepost.config.tools import CustomToolName, ToolSection
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
+from milepost.security.schemas import check_parameters
 
 DEFAULT_AGENT = "default"
 SCRIPTED = "scripted"
@@ -103,10 +104,18 @@ class ApiSection(Section):
     """Further origins a browser may call from (Origin header)."""
 
 
+def _answer_schema(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_parameters(value)
+    except ValueError as error:
+        raise ValueError(str(error).replace("the parameters", "the schema") + ".") from None
+    return value
+
+
 class ResponseFormatSection(Section):
     """An answer as JSON."""
 
-    json_schema: dict[str, Any] | None = None
+    json_schema: Annotated[dict[str, Any], AfterValidator(_answer_schema)] | None = None
     """JSON Schema of the answer; without it any JSON object."""
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "answer"
     strict: bool = True

@@ -12,6 +12,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from milepost.domain.errors import InvalidInput, ProviderUnknown
+from milepost.domain.messages import ResponseFormat
 from milepost.domain.providers import (
     CassetteMode,
     HttpProvider,
@@ -19,9 +20,10 @@ from milepost.domain.providers import (
     RecordedProvider,
     ScriptedProvider,
 )
-from milepost.ports.models import ModelHealth, ModelInfo, ModelItem, ModelRequest
+from milepost.ports.models import ModelCompleted, ModelHealth, ModelInfo, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 from milepost.providers.provider import Factory, Provider, secret_references
+from milepost.providers.structured import format_note
 
 _MODULES = {
     "scripted": "milepost.providers.scripted.provider",
@@ -53,7 +55,8 @@ class Gateway:
         provider = await self.provider(request.provider)
         async with aclosing(provider.stream(request)) as items:
             async for item in items:
-                yield item
+                wanted = request.sampling.response_format
+                yield item if wanted is None or not isinstance(item, ModelCompleted) else await _judged(item, wanted)
 
     async def check(self, provider: str, model: str = "") -> ModelHealth:
         return await (await self.provider(provider)).check(model)
@@ -135,6 +138,12 @@ class Gateway:
             field="provider",
             fix=f"{hint}Configured: {known}. Add it under `providers` in milepost.yaml.",
         )
+
+
+async def _judged(answer: ModelCompleted, wanted: ResponseFormat) -> ModelCompleted:
+    """With a note if the answer does not have its format. In a thread: answer and schema may be large."""
+    note = await asyncio.to_thread(format_note, answer, wanted)
+    return answer if note is None else replace(answer, diagnostics=(*answer.diagnostics, note))
 
 
 def check_base_url(provider: str, url: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from milepost.config.loading import Config, find_file, json_schema, load_config, shown
 from milepost.domain.agents import ALL_TOOLS
 from milepost.domain.errors import ConfigInvalid
-from milepost.domain.providers import OpenAICompatibleProvider, RecordedProvider, ScriptedProvider
+from milepost.domain.providers import OpenAICompatibleProvider, RecordedProvider, Route, ScriptedProvider
 
 Load = Callable[[str], Config]
 
@@ -161,3 +161,33 @@ def test_a_scripted_provider_reads_its_script(load: Load, tmp_path: Path) -> Non
 def test_one_agent_is_the_default_whatever_its_name(load: Load) -> None:
     assert load("agents: {only: {}}").default_agent == "only"
     assert load("agents: {a: {}, default: {}}").default_agent == "default"
+
+
+def test_the_format_of_answers_is_checked(load: Callable[[str], Config]) -> None:
+    schema = "{type: object, properties: {a: {type: integer}}}"
+    config = load(f"agents: {{a: {{sampling: {{response_format: {{json_schema: {schema}, name: sum}}}}}}}}\n")
+    wanted = config.agents["a"].sampling.response_format
+    assert wanted is not None and (wanted.name, wanted.strict) == ("sum", True)
+    assert wanted.json_schema == {"type": "object", "properties": {"a": {"type": "integer"}}}
+    for bad, said in (("{type: array}", "the schema must have"), ("{type: object, required: 3}", "required")):
+        with pytest.raises(ConfigInvalid, match=said):
+            load(f"agents: {{a: {{sampling: {{response_format: {{json_schema: {bad}}}}}}}}}\n")
+
+
+def test_fallbacks_are_the_agents_else_the_providers(load: Callable[[str], Config]) -> None:
+    text = (
+        "providers:\n"
+        "  one: {type: openai_compatible, base_url: 'http://127.0.0.1:1/v1', model: m, fallbacks: [{provider: two}]}\n"
+        "  two: {type: ollama, model: n}\n"
+        "agents:\n  a: {provider: one}\n  b: {provider: one, fallbacks: []}\n"
+        "  c: {provider: one, fallbacks: [{provider: two, model: x}, {provider: scripted}]}\ndefault_agent: a\n"
+    )
+    agents = load(text).agents
+    assert agents["a"].fallbacks == (Route("two", "n"),)
+    assert agents["b"].fallbacks == ()
+    assert agents["c"].fallbacks == (Route("two", "x"), Route("scripted", "demo"))
+    with pytest.raises(ConfigInvalid) as caught:
+        load(text.replace("[{provider: two}]", "[{provider: tow}]"))
+    assert "Did you mean 'two'" in str(caught.value) and "providers.one.fallbacks.0.provider" in str(caught.value)
+    with pytest.raises(ConfigInvalid, match="has no default one"):
+        load(text.replace("type: ollama, model: n", "type: ollama"))

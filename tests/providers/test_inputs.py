@@ -13,8 +13,8 @@ from milepost.domain.messages import ImagePart, ResponseFormat, Sampling, UserMe
 from milepost.domain.providers import EndpointProfile
 from milepost.ledger.codec import decode, encode
 from milepost.providers.gateway import Gateway
-from tests.providers.conftest import hear, request, user
-from tests.support.openai_server import OpenAIServer
+from tests.providers.conftest import READ, hear, request, user
+from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.validators import formats, validate
 
 Endpoint = Callable[..., Gateway]
@@ -68,7 +68,8 @@ async def test_a_json_format_goes_out_as_far_as_the_endpoint_takes_it(
         assert body["response_format"] == {"type": "json_object"}
     else:
         assert body["response_format"] == {"type": "json_schema", "json_schema": sent}
-    assert [word in line for word, line in zip(said, heard.done.diagnostics, strict=True)] == [True] * len(said)
+    # The last line says that the fake's answer is no JSON.
+    assert [word in line for word, line in zip(said, heard.done.diagnostics[:-1], strict=True)] == [True] * len(said)
 
 
 def test_a_message_with_images_survives_the_codec() -> None:
@@ -81,3 +82,31 @@ def test_the_validators_are_found_by_format() -> None:
     assert validate("openai_chat", '{"model": "m", "messages": [{"role": "user", "content": "a"}]}') == []
     bad = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:text/html;base64,AA"}}]}
     assert validate("openai_chat", {"model": "m", "messages": [bad]})
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "said"),
+    [
+        ('{"a": 1}', ResponseFormat(SCHEMA), None),
+        ('{"a": "x"}', ResponseFormat(SCHEMA), "a: 'x' is not of type 'integer'"),
+        ("{}", ResponseFormat(SCHEMA), "'a' is a required property"),
+        ("Sure! {}", ResponseFormat(SCHEMA), "no JSON"),
+        ("{}", ResponseFormat(), None),
+        ("[]", ResponseFormat(), "no object"),
+    ],
+)
+async def test_an_answer_without_its_format_is_kept_and_said(
+    endpoint: Endpoint, model_server: OpenAIServer, text: str, wanted: ResponseFormat, said: str | None
+) -> None:
+    model_server.plan(Reply(text=text))
+    done = (await hear(endpoint(), request(sampling=Sampling(response_format=wanted)))).done
+    assert done.message.text == text
+    assert (said is None and done.diagnostics == ()) or (said is not None and said in done.diagnostics[0])
+
+
+async def test_only_a_last_word_is_judged(endpoint: Endpoint, model_server: OpenAIServer) -> None:
+    call = {"name": "read_file", "arguments": "{}"}
+    model_server.plan(Reply(text="I look.", calls=[call]), Reply(text='{"a', finish="length"))
+    for _ in range(2):
+        asked = request(tools=(READ,), sampling=Sampling(response_format=ResponseFormat(SCHEMA)))
+        assert (await hear(endpoint(), asked)).done.diagnostics == ()
