@@ -23,7 +23,9 @@ from milepost.config.problems import nearest
 from milepost.config.providers import (
     DEMO_MODEL,
     AnthropicSection,
+    GeminiSection,
     HttpSection,
+    MistralSection,
     OllamaSection,
     OpenAICompatibleSection,
     OpenAISection,
@@ -48,6 +50,10 @@ from milepost.domain.providers import (
     AnthropicProfile,
     AnthropicProvider,
     EndpointProfile,
+    GeminiProfile,
+    GeminiProvider,
+    MistralProfile,
+    MistralProvider,
     ModelLimits,
     ModelTimeouts,
     OllamaProfile,
@@ -309,6 +315,12 @@ def _provider(name: str, section: ProviderSection, base: Path) -> ProviderConfig
         case OllamaSection():
             profiles = _profiles(section, OllamaProfile)
             return OllamaProvider(**_http(name, section), base_url=section.base_url, **profiles)
+        case GeminiSection():
+            profiles = _profiles(section, GeminiProfile)
+            return GeminiProvider(**_http(name, section), base_url=section.base_url, **profiles)
+        case MistralSection():
+            profiles = _profiles(section, MistralProfile)
+            return MistralProvider(**_http(name, section), base_url=section.base_url, **profiles)
         case ScriptedSection():
             script = None if section.script is None else _script(base / section.script.expanduser())
             return ScriptedProvider(name, section.model, script)

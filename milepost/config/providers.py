@@ -216,6 +216,46 @@ class OllamaSection(HttpSection):
     """Profiles of single models, used instead of `profile`."""
 
 
+class GeminiProfileSection(ServiceProfileSection):
+    """A model of Google's Gemini API."""
+
+    thinking: Literal["off", "budget", "level"] = "off"
+    """budget for models with a thinking budget, level for those with levels."""
+    thinking_budget: Annotated[int, Field(ge=-1, le=1_000_000)] = -1
+    """Tokens of thinking where `reasoning_effort` says nothing; -1 leaves it to the model."""
+    placeholder_signatures: bool = True
+    """Marks calls that another model made, which newer models refuse without a signature."""
+
+
+class GeminiSection(HttpSection):
+    """Google's Gemini API, or a service that speaks it."""
+
+    type: Literal["gemini"]
+    base_url: HttpUrl = "https://generativelanguage.googleapis.com/v1beta"
+    """Address of the API, up to and including the version."""
+    profile: GeminiProfileSection = GeminiProfileSection()
+    model_profiles: dict[str, GeminiProfileSection] = Field(default_factory=dict)
+    """Profiles of single models, used instead of `profile`."""
+
+
+class MistralProfileSection(ServiceProfileSection):
+    """A model of Mistral's chat completions."""
+
+    return_thinking: bool = True
+    """Whether the model gets its thinking back."""
+
+
+class MistralSection(HttpSection):
+    """Mistral's chat completions, or a service that speaks their dialect."""
+
+    type: Literal["mistral"]
+    base_url: HttpUrl = "https://api.mistral.ai/v1"
+    """Address of the API, up to and including /v1."""
+    profile: MistralProfileSection = MistralProfileSection()
+    model_profiles: dict[str, MistralProfileSection] = Field(default_factory=dict)
+    """Profiles of single models, used instead of `profile`."""
+
+
 class ScriptedSection(Section):
     """Answers from a script; no network. Without a script: the built-in demonstration."""
 
@@ -242,6 +282,8 @@ class RecordedSection(Section):
 ProviderSection = Annotated[
     OpenAICompatibleSection
     | AnthropicSection
+    | GeminiSection
+    | MistralSection
     | OpenAISection
     | OpenRouterSection
     | OllamaSection

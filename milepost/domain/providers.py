@@ -276,6 +276,59 @@ class OllamaProvider(HttpProvider):
         return self.model_profiles.get(model, self.profile)
 
 
+@dataclass(frozen=True, slots=True)
+class GeminiProfile(ServiceProfile):
+    """A model of Google's Gemini API.
+
+    Attributes:
+        thinking: `budget` for models with a thinking budget, `level` for those with levels; `off` says nothing of it.
+        thinking_budget: tokens of thinking where `reasoning_effort` says nothing; -1 leaves it to the model.
+        placeholder_signatures: marks calls that another model made, since newer models refuse calls without a
+            signature in the turn they are in.
+    """
+
+    thinking: Literal["off", "budget", "level"] = "off"
+    thinking_budget: int = -1
+    placeholder_signatures: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GeminiProvider(HttpProvider):
+    """Google's Gemini API (`generateContent`), or a service that speaks it."""
+
+    profile: GeminiProfile = GeminiProfile()
+    model_profiles: Mapping[str, GeminiProfile] = field(default_factory=dict)
+    type: Literal["gemini"] = "gemini"
+
+    def profile_of(self, model: str) -> GeminiProfile:
+        """The model's own profile, else the provider's."""
+        return self.model_profiles.get(model, self.profile)
+
+
+@dataclass(frozen=True, slots=True)
+class MistralProfile(ServiceProfile):
+    """A model of Mistral's chat completions.
+
+    Attributes:
+        return_thinking: whether the model gets its thinking back.
+    """
+
+    return_thinking: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MistralProvider(HttpProvider):
+    """Mistral's chat completions, or a service that speaks their dialect."""
+
+    profile: MistralProfile = MistralProfile()
+    model_profiles: Mapping[str, MistralProfile] = field(default_factory=dict)
+    type: Literal["mistral"] = "mistral"
+
+    def profile_of(self, model: str) -> MistralProfile:
+        """The model's own profile, else the provider's."""
+        return self.model_profiles.get(model, self.profile)
+
+
 class CassetteMode(StrEnum):
     """`replay` never calls the recorded provider; `record` always does and writes; `auto` records what is missing."""
 
@@ -300,6 +353,8 @@ ProviderConfig = (
     ScriptedProvider
     | OpenAICompatibleProvider
     | AnthropicProvider
+    | GeminiProvider
+    | MistralProvider
     | OpenAIProvider
     | OpenRouterProvider
     | OllamaProvider

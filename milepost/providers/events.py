@@ -40,7 +40,7 @@ def items(provider: str, owner: Mapping[str, Any], key: str, what: str) -> list[
     if value is None:
         return []
     if not isinstance(value, list):
-        raise malformed(provider, value, f"{what}s", "a list")
+        raise malformed(provider, value, f"'{key}'", "a list")
     for item in value:
         if not isinstance(item, dict):
             raise malformed(provider, item, what, "an object")

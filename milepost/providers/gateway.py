@@ -32,6 +32,8 @@ _MODULES = {
     "openai": "milepost.providers.openai.provider",
     "openrouter": "milepost.providers.openrouter.provider",
     "ollama": "milepost.providers.ollama.provider",
+    "gemini": "milepost.providers.gemini.provider",
+    "mistral": "milepost.providers.mistral.provider",
     "recorded": "milepost.providers.recorded.provider",
 }
 

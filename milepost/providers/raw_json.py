@@ -47,6 +47,21 @@ def raw_at(text: str, *path: str | int) -> str | None:
     return text[start : _DECODER.raw_decode(text, start)[1]]
 
 
+def raw_items(text: str) -> list[str]:
+    """The items of a JSON list, each as it is written; none for what is no list. Raises as `raw_at`."""
+    at = _skip(text, 0)
+    found: list[str] = []
+    if text[at : at + 1] != "[":
+        return found
+    at = _skip(text, at + 1)
+    while text[at] != "]":
+        start, at = at, _DECODER.raw_decode(text, at)[1]
+        found.append(text[start:at])
+        at = _skip(text, at)
+        at = _skip(text, at + 1) if text[at] == "," else at
+    return found
+
+
 def _member(text: str, start: int, key: str) -> int | None:
     """Where the value of the last member of that name begins; the last one counts, as in `json.loads`."""
     if text[start] != "{":

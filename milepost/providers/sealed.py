@@ -67,8 +67,8 @@ def unseal(message: AssistantMessage, wire: str, provider: str, model: str) -> l
 
 def _texts(block: Block) -> list[str]:
     """The texts that a signature may cover."""
-    thought = [block.part.text] if isinstance(block.part, ReasoningPart) else []
-    return [*thought, *(value for value in block.extra.values() if isinstance(value, str))]
+    held = [block.part.text] if isinstance(block.part, ReasoningPart | TextPart) else []
+    return [*held, *(value for value in block.extra.values() if isinstance(value, str))]
 
 
 def _rejoined(parts: Sequence[AssistantPart], kept: Any) -> list[Block]:

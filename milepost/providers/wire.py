@@ -11,6 +11,12 @@ from milepost.domain.messages import AssistantMessage
 MAX_WIRE_ID = 40
 MAX_WIRE_NAME = 64
 
+EMPTY = "(empty)"
+"""Stands for a text without a visible character where a service refuses such a text."""
+
+BEGINNING = "(The conversation begins with an answer.)"
+"""Sent as the user's first message where a service wants one and the conversation has none."""
+
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")

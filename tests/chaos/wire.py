@@ -10,7 +10,14 @@ from typing import Any
 
 from milepost.domain.errors import MilepostError
 from milepost.domain.messages import Message, Sampling
-from milepost.domain.providers import AnthropicProfile, AnthropicProvider, OpenAICompatibleProvider, ProviderConfig
+from milepost.domain.providers import (
+    AnthropicProfile,
+    AnthropicProvider,
+    GeminiProvider,
+    MistralProvider,
+    OpenAICompatibleProvider,
+    ProviderConfig,
+)
 from milepost.ports.models import ModelRequest
 from milepost.providers.gateway import Gateway
 from milepost.tools import definitions
@@ -24,6 +31,8 @@ _REFUSAL = (
 CONFIGURATIONS: dict[str, Callable[[str], ProviderConfig]] = {
     "openai_chat": lambda url: OpenAICompatibleProvider("wire", url, "some-model"),
     "anthropic": lambda url: AnthropicProvider("wire", url, "some-model", profile=AnthropicProfile(thinking="budget")),
+    "gemini": lambda url: GeminiProvider("wire", url, "some-model"),
+    "mistral": lambda url: MistralProvider("wire", url, "some-model"),
 }
 """By wire format (a module of `tests.support.validators`): a provider at an address that speaks it."""
 

@@ -13,6 +13,8 @@ from milepost.domain import errors
 from milepost.domain.providers import (
     AnthropicProfile,
     EndpointProfile,
+    GeminiProfile,
+    MistralProfile,
     ModelLimits,
     ModelTimeouts,
     OllamaProfile,
@@ -24,6 +26,8 @@ from milepost.providers.scripted.script import parse_script
 
 SERVICES: list[tuple[str, type]] = [
     ("anthropic", AnthropicProfile),
+    ("gemini", GeminiProfile),
+    ("mistral", MistralProfile),
     ("openai", OpenAIProfile),
     ("openrouter", OpenRouterProfile),
     ("ollama", OllamaProfile),

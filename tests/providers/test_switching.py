@@ -59,7 +59,7 @@ IMAGES = st.lists(st.just(ImagePart(BlobRef("0" * 64, 4, "image/png"), "a.png", 
 def sealed(draw: st.DrawFn, wire: Wire) -> AssistantMessage:
     """An answer of this service with its state, as it was recorded: or with a part lost, as nothing should leave it."""
     parts = draw(st.lists(PARTS, min_size=1, max_size=4))
-    blocks = [Block(part, wire.signed(part.text) if isinstance(part, ReasoningPart) else {}) for part in parts]
+    blocks = [Block(part, wire.beside(part)) for part in parts]
     state = seal(blocks, wire.name, "fake", "fake-small")
     kept = parts_of(blocks)
     return AssistantMessage(kept[draw(st.sampled_from([0, 0, 0, 1])) :], state)

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from milepost.domain.messages import AssistantPart, ReasoningPart, ToolCallPart
 from milepost.domain.providers import (
     AnthropicProfile,
     AnthropicProvider,
+    GeminiProfile,
+    GeminiProvider,
+    MistralProvider,
     OllamaProvider,
     OpenAICompatibleProvider,
     OpenAIProvider,
@@ -18,14 +22,18 @@ from milepost.domain.providers import (
 from milepost.domain.usage import Usage
 from milepost.providers.anthropic.format import MessagesFormat
 from milepost.providers.endpoint import WireFormat
+from milepost.providers.gemini.format import ContentFormat
+from milepost.providers.mistral.format import ChatFormat as MistralFormat
 from milepost.providers.ollama.format import ChatFormat
 from milepost.providers.openai.format import ResponsesFormat
 from tests.support.anthropic_server import AnthropicServer
+from tests.support.gemini_server import GeminiServer
+from tests.support.mistral_server import MistralServer
 from tests.support.ollama_server import OllamaServer
 from tests.support.openai_server import OpenAIServer
 from tests.support.openrouter_server import OpenRouterServer
 from tests.support.responses_server import ResponsesServer
-from tests.support.validators.anthropic import sign
+from tests.support.validators import anthropic, gemini, mistral
 from tests.support.validators.openai_responses import encrypt
 from tests.support.wire_server import Tokens, WireServer
 
@@ -44,7 +52,7 @@ class Wire:
         late: the `usage_at` whose report comes after the finish reason; empty where the two come together.
         usages: other places where usage can be.
         format: its `WireFormat`, for types that stand on one.
-        signed: what the service puts beside a reasoning text, for those types.
+        beside: what the service puts beside a part of an answer, for those types.
         messages_key: where a request has its conversation.
         counts: the usage that the service's report of a bill leads to.
         refuses: whether a refusal is told from an answer.
@@ -66,7 +74,7 @@ class Wire:
     late: str = "late"
     usages: tuple[str, ...] = ("end", "late", "twice")
     format: Callable[[Any], WireFormat] | None = None
-    signed: Callable[[str], dict[str, Any]] = lambda text: {}
+    beside: Callable[[AssistantPart], dict[str, Any]] = lambda part: {}
     messages_key: str = "messages"
     counts: Callable[[Tokens], Usage] = lambda tokens: Usage(
         tokens.input, tokens.cached, tokens.output, tokens.reasoning
@@ -97,6 +105,24 @@ def reasoning_item(text: str) -> dict[str, Any]:
     return {"id": "rs_1", "type": "reasoning", "summary": summary, "encrypted_content": encrypt("rs_1", summary)}
 
 
+def _anthropic_beside(part: AssistantPart) -> dict[str, Any]:
+    return {"signature": anthropic.sign(part.text)} if isinstance(part, ReasoningPart) else {}
+
+
+def _gemini_beside(part: AssistantPart) -> dict[str, Any]:
+    if isinstance(part, ToolCallPart):
+        return {"id": part.call_id[:9] or None, "signature": gemini.sign(part.tool)}
+    return {"signature": gemini.sign(part.text)} if len(part.text) % 2 else {}
+
+
+def _mistral_beside(part: AssistantPart) -> dict[str, Any]:
+    return {"closed": True, "signature": mistral.sign(part.text)} if isinstance(part, ReasoningPart) else {}
+
+
+def _openai_beside(part: AssistantPart) -> dict[str, Any]:
+    return {"item": reasoning_item(part.text)} if isinstance(part, ReasoningPart) else {}
+
+
 WIRES = [
     Wire(
         name="openai_compatible",
@@ -118,7 +144,7 @@ WIRES = [
         defaults={"profile": AnthropicProfile(thinking="budget")},
         indexes=("normal", "none", "zero"),
         format=MessagesFormat,
-        signed=lambda text: {"signature": sign(text)},
+        beside=_anthropic_beside,
     ),
     Wire(
         name="openai",
@@ -131,7 +157,7 @@ WIRES = [
         usages=("end",),
         format=ResponsesFormat,
         messages_key="input",
-        signed=lambda text: {"item": reasoning_item(text)},
+        beside=_openai_beside,
     ),
     Wire(
         name="openrouter",
@@ -161,5 +187,32 @@ WIRES = [
         names_calls=False,
         recovers=True,
         garbage=("{not json\n", "[1]\n", "5\n"),
+    ),
+    Wire(
+        name="gemini",
+        server=GeminiServer,
+        config=GeminiProvider,
+        finishes={"stop": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY", "calls": "STOP"},
+        is_finish=lambda event: any(each.get("finishReason") for each in event.get("candidates", [])),
+        defaults={"profile": GeminiProfile(thinking="budget")},
+        interleaves=False,
+        raw_arguments=False,
+        usages=("end", "late", "twice", "each"),
+        format=ContentFormat,
+        beside=_gemini_beside,
+        messages_key="contents",
+    ),
+    Wire(
+        name="mistral",
+        server=MistralServer,
+        config=MistralProvider,
+        finishes={"stop": "stop", "length": "length", "filter": "content_filter", "calls": "tool_calls"},
+        is_finish=_openai_finish,
+        indexes=("normal", "none", "zero"),
+        ids=("normal", "none", "same", "every_chunk"),
+        usages=("end", "late", "twice", "each"),
+        refuses=False,
+        format=MistralFormat,
+        beside=_mistral_beside,
     ),
 ]

@@ -18,13 +18,9 @@ from milepost.domain.messages import (
 from milepost.providers.raw_json import RawJson
 from milepost.providers.sealed import Block, unseal
 from milepost.providers.transcript import normalize
-from milepost.providers.wire import WireIds, wire_arguments, wire_text, wire_tool_name
+from milepost.providers.wire import BEGINNING, EMPTY, WireIds, wire_arguments, wire_text, wire_tool_name
 
 WIRE = "anthropic"
-EMPTY = "(empty)"
-"""Stands for a text without a visible character, which the API refuses."""
-BEGINNING = "(The conversation begins with an answer.)"
-"""The first message is the user's; this one is sent where it is not."""
 
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -1,0 +1,1 @@
+"""Mistral's dialect of chat completions."""
