@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from milepost.domain.errors import (
     TurnRunning,
 )
 from milepost.domain.events import StopRequested, StreamKind, TurnBegun, TurnStopped
+from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
 from milepost.domain.usage import Usage
 from milepost.engine.status import turn_status
@@ -206,7 +208,15 @@ class TurnService:
         """Refuse a bad script before anything is written. Parsing a long one takes time, so not in the transaction."""
         if request.script is None:
             return
-        session = await self._ledger.read(lambda tx: tx.sessions.get(request.session_id))
+        keys = _Keys(request.turn_id, request.idempotency_key)
+
+        def body(tx: LedgerTx) -> tuple[Session, Turn | None]:
+            return tx.sessions.get(request.session_id), _by_keys(tx, request.session_id, keys)
+
+        session, existing = await self._ledger.read(body)
+        if existing is not None:
+            # Sent again: it was checked when it was accepted, by the configuration of that time.
+            return
         provider, model = self._route(request.agent, request.provider, request.model, session.agents[0])
         await asyncio.to_thread(self._validate_route, provider, model, request.script)
 
@@ -289,15 +299,16 @@ class TurnService:
         return TurnView(turn, status)
 
 
-def _existing(tx: LedgerTx, session_id: str, keys: _Keys, digest: str) -> Turn | None:
-    found: Turn | None = None
+def _by_keys(tx: LedgerTx, session_id: str, keys: _Keys) -> Turn | None:
+    """The turn that a turn id or an idempotency key names."""
     if keys.turn_id is not None:
-        try:
-            found = tx.turns.get(keys.turn_id)
-        except TurnNotFound:
-            found = None
-    if found is None and keys.idempotency_key is not None:
-        found = tx.turns.find(session_id, keys.idempotency_key)
+        with contextlib.suppress(TurnNotFound):
+            return tx.turns.get(keys.turn_id)
+    return None if keys.idempotency_key is None else tx.turns.find(session_id, keys.idempotency_key)
+
+
+def _existing(tx: LedgerTx, session_id: str, keys: _Keys, digest: str) -> Turn | None:
+    found = _by_keys(tx, session_id, keys)
     if found is None:
         return None
     same_key = keys.idempotency_key is None or found.idempotency_key == keys.idempotency_key

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from milepost.bootstrap.system import UuidIds
 from milepost.domain.effects import EffectState
 from milepost.domain.errors import AgentUnknown, IdempotencyMismatch, InvalidInput, SessionClosed, TurnRunning
 from milepost.domain.events import ModelCalled, ToolFinished
 from milepost.domain.turns import TurnState
 from milepost.ledger.chain import verify_chain
 from milepost.ledger.codec import decode_event
+from milepost.services.turns import BeginTurn, TurnService
 from tests.support.sandboxes import MemorySandboxes
 from tests.support.temporal import Stack
 
@@ -109,6 +111,20 @@ async def test_begin_is_idempotent_and_one_turn_runs_at_a_time(stack: Stack, tmp
     assert refused.value.turn_id == first.turn.turn_id
     by_id = await stack.send(session, "go", turn_id=first.turn.turn_id, idempotency_key="k1")
     assert by_id.turn.turn_id == first.turn.turn_id and not by_id.created
+
+
+async def test_a_turn_with_a_script_that_is_sent_again_is_found_whatever_the_configuration_says_now(
+    stack: Stack, tmp_path: Path
+) -> None:
+    session = await stack.open(tmp_path)
+    text = script({"text": "Here I am."})
+    first = await stack.send(session, "go", script=text, idempotency_key="k1")
+    parts = stack.parts
+    later = TurnService(parts.ledger, parts.contents, parts.clock, UuidIds(), {}, parts.gateway.validate)
+    again = await later.begin(BeginTurn(session, "go", script=text, idempotency_key="k1"))
+    assert again.turn.turn_id == first.turn.turn_id and not again.created
+    with pytest.raises(IdempotencyMismatch):
+        await later.begin(BeginTurn(session, "go", script=script({"text": "Other."}), idempotency_key="k1"))
 
 
 async def test_bad_requests_leave_nothing_behind(stack: Stack, tmp_path: Path) -> None:
