@@ -24,6 +24,8 @@ from milepost.domain.content import Content
 from milepost.domain.messages import Sampling, UserMessage
 from milepost.domain.providers import (
     AnthropicProvider,
+    GeminiProvider,
+    MistralProvider,
     OllamaProvider,
     OpenAICompatibleProvider,
     OpenAIProvider,
@@ -40,6 +42,8 @@ TYPES: dict[str, Callable[..., ProviderConfig]] = {
     "openai": OpenAIProvider,
     "ollama": OllamaProvider,
     "anthropic": AnthropicProvider,
+    "gemini": GeminiProvider,
+    "mistral": MistralProvider,
 }
 Plan = Callable[[], None]
 

@@ -100,6 +100,7 @@ async def test_what_is_left_out_is_said(
     fake: Endpoint, server: MistralServer, profile: MistralProfile, sampling: Sampling, said: str
 ) -> None:
     messages = [UserMessage(Content("look"), (IMAGE,))]
+    server.plan(Reply(text='{"a": 1}'))
     heard = await hear(fake(profile), request(sampling=sampling, tools=(READ,), messages=messages))
     assert [said in text for text in heard.done.diagnostics] == [True]
     assert "reasoning_effort" not in server.chats[0].body

@@ -84,7 +84,7 @@ def restore(message: AssistantMessage, provider: str, model: str) -> ModelRespon
         kept = json.loads(state.data.text)
         details = kept.pop(_DETAILS, None)
         (response,) = ModelMessagesTypeAdapter.validate_python([kept])
-    except (ValueError, AttributeError, ValidationError, RecursionError):
+    except (ValueError, TypeError, AttributeError, ValidationError, RecursionError):
         return None
     if not isinstance(response, ModelResponse) or len(response.parts) != len(message.parts):
         return None
