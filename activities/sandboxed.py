@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from activities.conversation import Conversations
-from activities.guard import Stopped, guarded
+from activities.guard import Stopped, guarded, heartbeats
 from activities.toolcalls import Result, ToolCall
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable
@@ -16,6 +16,7 @@ from milepost.ports.sandbox import Outcome, Sandbox
 from milepost.security.redaction import Redactor
 from milepost.services.finishing import CANCELLED_TEXT
 from milepost.services.workbench import Workbench
+from milepost.services.workspaces import WorkspaceGuard, can_write
 from milepost.tools import PlannedTool, render
 
 HIDE_INLINE_BYTES = 256 * 1024
@@ -99,21 +100,36 @@ class _SandboxWork:
 class SandboxedCalls:
     """Opens the sandbox, performs calls in it, and ends those that nobody attends to."""
 
-    def __init__(self, conversations: Conversations, workbench: Workbench, redactor: Redactor) -> None:
+    def __init__(
+        self, conversations: Conversations, workbench: Workbench, redactor: Redactor, guard: WorkspaceGuard
+    ) -> None:
         self._conversations = conversations
+        self._guard = guard
         self._workbench = workbench
         self._redactor = redactor
 
     async def open(self, call: ToolCall) -> Opened:
         """Open the sandbox before the dispatch, which names it: that tells later whether a hand-over was possible."""
         try:
-            sandbox = await guarded(self._workbench.open(call.context.session), call.stop)
+            sandbox = await guarded(self._ready(call), call.stop)
         except Stopped:
             call.stop.known()
             return Opened(stopped=True)
         except MilepostError as error:
             return Opened(error=error)
         return Opened(sandbox, sandbox.boot)
+
+    async def _ready(self, call: ToolCall) -> Sandbox:
+        session, spec = call.context.session, call.spec
+        await self._guard.enter(session, spec.turn_id, spec.effect_id, writes=can_write(call.part.tool))
+        return await self._workbench.open(session)
+
+    async def left(self, session: Session, spec: EffectSpec, tool: str, attempt: int, result: Result) -> None:
+        """Note what the call has done to the Workspace's files, before its end is recorded."""
+        # Where the end is not known, it may be at work still: the next snapshot does not belong to it.
+        if can_write(tool) and result.state is not EffectState.UNCERTAIN:
+            async with heartbeats():
+                await self._guard.leave(session, spec.turn_id, spec.effect_id, attempt)
 
     async def attach_to(self, spec: EffectSpec, attempt: int, boot: str) -> str:
         """`boot` if all attempts before this one were meant for that very supervisor, else ""."""

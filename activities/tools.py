@@ -129,6 +129,7 @@ class ToolActivities:
         result = await self._sandboxed.end(context.session, spec.effect_id, part.tool, planned)
         if result is None:
             return 0
+        await self._sandboxed.left(context.session, spec, part.tool, effect.attempt, result)
         result = withheld(context.started, part.tool, result)
         where = RunToolParams(spec.turn_id, spec.session_id, "", spec.agent, round_, index, part.tool, "")
         event = await self._finished(where, part, spec.effect_id, effect.attempt, result)
@@ -206,6 +207,8 @@ class ToolActivities:
 
     async def _settle(self, call: ToolCall, attempt: int, result: Result) -> RunToolResult:
         spec = call.spec
+        if not isinstance(call.planned, PlannedCustom):
+            await self._sandboxed.left(call.context.session, spec, call.part.tool, attempt, result)
         returned = boundary_result(spec.effect_id, result)
         event = await self._finished(call.params, call.part, spec.effect_id, attempt, result)
         message = result.text if result.is_error and result.state is not EffectState.SUCCEEDED else None

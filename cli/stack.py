@@ -86,6 +86,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         prices=core.prices,
         custom_tools=core.extensions.tools,
         hooks=core.extensions.hooks,
+        snapshots=core.snapshots,
     )
 
 

@@ -4,7 +4,7 @@
 set -eu
 . "$(dirname -- "$0")/environment.sh"
 
-HOST_PACKAGES='podman crun conmon netavark catatonit uidmap slirp4netns'
+HOST_PACKAGES='git podman crun conmon netavark catatonit uidmap slirp4netns'
 
 prepare_sandbox() {
     if ! command -v dpkg-query >/dev/null 2>&1; then

@@ -29,6 +29,7 @@ from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.prices import NoPrices, Prices
+from milepost.ports.snapshots import Snapshots
 from milepost.ports.system import Clock
 from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.ports.workflows import WorkflowStarter
@@ -39,6 +40,7 @@ from milepost.services.effects import EffectJournal
 from milepost.services.reconcile import Reconciler
 from milepost.services.stops import StopWatch
 from milepost.services.workbench import Workbench
+from milepost.services.workspaces import WorkspaceGuard
 from workers.loops import RECONCILE_SECONDS, Loops
 from workers.runtime import QueuePlan, WorkerRuntime, WorkerSettings
 
@@ -62,6 +64,7 @@ class ExecutionParts:
     tools: ToolDefinitions
     worker: str
     host: str
+    snapshots: Snapshots | None = None
     redactor: Redactor = field(default_factory=Redactor)
     """Hides the instance's own secrets in what tools put out."""
     custom_tools: CustomTools = field(default_factory=NoCustomTools)
@@ -103,6 +106,7 @@ class WorkerProcess:
         conversations = Conversations(parts.ledger, parts.contents)
         journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
         stops = StopWatch(parts.ledger, parts.notifier)
+        self._guard = WorkspaceGuard(parts.ledger, parts.clock, parts.snapshots, parts.worker)
         self._turns = TurnActivities(
             parts.ledger,
             parts.clock,
@@ -117,7 +121,7 @@ class WorkerProcess:
         self._models = ModelActivities(
             parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call
         )
-        sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor)
+        sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, self._guard)
         custom = CustomCalls(parts.custom_tools, parts.redactor)
         hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
         self._tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, hooked, stops)
@@ -152,6 +156,7 @@ class WorkerProcess:
 
     async def _tidy(self) -> None:
         if self._queues.sandbox in self._queues.serve:
+            await self._guard.repair_all()
             await self._parts.workbench.tidy(self._parts.ledger)
 
     async def _leave(self) -> None:

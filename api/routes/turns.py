@@ -10,6 +10,7 @@ from starlette.responses import Response
 from api.dependencies import Actor, AppServices, SessionId, TurnId
 from api.documentation import problems
 from api.responses import reply
+from api.schemas.changes import ChangesShape
 from api.schemas.turns import (
     ActiveTurn,
     BegunTurn,
@@ -145,6 +146,17 @@ async def retry_turn(
         request_truncated=text.blob is not None,
     )
     return reply(plan)
+
+
+@router.get(
+    "/turns/{turn_id}/changes",
+    response_model=ChangesShape,
+    responses=problems(404, 422),
+    summary="Get what a turn did to files",
+)
+async def turn_changes(turn_id: TurnId, services: AppServices, hunks: Annotated[bool, Query()] = True) -> Response:
+    """Which files the turn changed, by file tools or by shell, and which others changed meanwhile."""
+    return reply(ChangesShape.of(await services.changes.of_turn(turn_id), hunks=hunks))
 
 
 @router.get(

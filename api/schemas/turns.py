@@ -109,7 +109,8 @@ class TurnShape(Shape):
     state: str
     """running, completed, failed, stopped or interrupted."""
     status: str
-    """Derived while it runs: waiting, working, waiting_for_person, recovering or stopping; ended after."""
+    """Derived while it runs: waiting, working, waiting_for_person, waiting_for_workspace, recovering or stopping;
+    ended after."""
     request: str
     request_truncated: bool
     """Whether `request` is a preview; the whole is at {self}/request."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.budgets import TurnBudget, budget_body
+from cli.commands import changes
 from cli.commands.run import Agent, Model, Provider, Request, Script, Wait, exit_of_turn, show_turn
 from cli.failures import Exit
 from cli.invocation import Invocation, command
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     command(group, "stop")(stop)
     command(group, "retry")(retry)
     command(group, "show")(show)
+    changes.register(group)
 
 
 async def send(

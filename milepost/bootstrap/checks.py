@@ -11,8 +11,9 @@ from functools import partial
 from milepost.bootstrap.data_root import MIN_FREE_BYTES, DataRoot
 from milepost.bootstrap.extensions import Extensions
 from milepost.bootstrap.ownership import foreign_packages
+from milepost.bootstrap.snapshots import open_snapshots
 from milepost.config.loading import Config
-from milepost.domain.errors import TemporalUnavailable
+from milepost.domain.errors import SnapshotFailed, TemporalUnavailable
 from milepost.domain.providers import Route
 from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
@@ -57,6 +58,7 @@ def functions(parts: Parts) -> dict[str, CheckFunction]:
         "database": partial(_database, parts),
         "temporal": partial(_temporal, parts),
         "sandbox": partial(_sandbox, parts),
+        "snapshots": partial(_snapshots, parts),
     }
     for name in parts.config.tools:
         found[f"tool:{name}"] = partial(_tool, parts, name)
@@ -152,6 +154,18 @@ async def _hook(parts: Parts, name: str) -> Check:
     rule = parts.config.hooks[name].rule
     tools = "any tool" if rule.tools is None else ", ".join(rule.tools)
     return Check(f"hook:{name}", True, f"{rule.when} {tools}; when it fails: {rule.on_failure}.")
+
+
+async def _snapshots(parts: Parts) -> Check:
+    snapshots = open_snapshots(parts.config, parts.root)
+    if snapshots is None:
+        return Check("snapshots", True, "Off by configuration: turns have no diff, and a rewind restores no files.")
+    try:
+        detail = await snapshots.check()
+    except SnapshotFailed as error:
+        consequence = "Turns run, but have no diff, and a rewind restores no files."
+        return Check("snapshots", False, f"{error.message} {consequence}", error.fix)
+    return Check("snapshots", True, f"{detail}; kept in {parts.root.snapshots}.")
 
 
 async def _model(parts: Parts, name: str, provider: str, model: str) -> Check:

@@ -12,18 +12,21 @@ from milepost.bootstrap import checks
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.extensions import Extensions, open_extensions
 from milepost.bootstrap.sandboxes import open_sandboxes, spec_of
+from milepost.bootstrap.snapshots import open_snapshots
 from milepost.bootstrap.system import SystemClock, UuidIds, release
 from milepost.config.loading import Config
 from milepost.domain.events import InstanceStarted, StreamKind
-from milepost.ports.ledger import Ledger, NewEvent
+from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.prices import Prices
 from milepost.ports.sandbox import SandboxProvider
+from milepost.ports.snapshots import Snapshots
 from milepost.providers.gateway import Gateway
 from milepost.providers.pricing import PriceBook
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
+from milepost.services.changes import ChangesService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.health import HealthService
@@ -56,6 +59,7 @@ class Core:
     prices: Prices
     sandboxes: SandboxProvider | None
     workbench: Workbench
+    snapshots: Snapshots | None
     extensions: Extensions
 
     def services(self, temporal: checks.TemporalPart) -> Services:
@@ -73,6 +77,7 @@ class Core:
             rewinds=RewindService(
                 self.ledger, self.clock, self.ids, networked=self.config.settings.sandbox.network != "none"
             ),
+            changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
             search=SearchService(self.ledger),
             exports=ExportService(self.ledger, self.contents, self.clock, release()),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
@@ -95,7 +100,7 @@ class Core:
         Raises StorageUnavailable.
         """
         if self.config.database_url().startswith("sqlite"):
-            await self.ledger.write(lambda tx: tx.leases.clear())
+            await self.ledger.write(_forget_leases)
 
     async def record_start(self, *roles: str) -> None:
         """Append `instance.started` to the instance's stream. Raises StorageUnavailable."""
@@ -149,6 +154,12 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             gateway=gateway,
             prices=PriceBook(config.providers, config.prices),
             sandboxes=sandboxes,
+            snapshots=open_snapshots(config, root),
             workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
             extensions=extensions,
         )
+
+
+def _forget_leases(tx: LedgerTx) -> None:
+    tx.leases.clear()
+    tx.workspaces.forget_operations()

@@ -58,6 +58,10 @@ class DataRoot:
         return self.path / "blobs"
 
     @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
     def token(self) -> Path:
         return self.path / "api.token"
 

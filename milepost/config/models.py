@@ -169,6 +169,15 @@ class SandboxSection(Section):
     """Names of this machine's environment variables that commands in the sandbox may see."""
 
 
+class SnapshotsSection(Section):
+    enabled: bool = True
+    """Whether the state of a Workspace's files is kept before and after each call that may change them. Needs git."""
+    seconds: Annotated[Number, Field(gt=0, le=900)] = 60.0
+    """How long one snapshot may take."""
+    max_file: Annotated[ByteSize, Field(ge=1024, le=MAX_MEMORY)] = ByteSize(256 * MIB)
+    """Larger files are left out of snapshots. Bytes, or with a unit: 256MiB."""
+
+
 class WorkerSection(Section):
     queues: tuple[Literal["turns", "models", "sandbox"], ...] = ("turns", "models", "sandbox")
     """Kinds of work that `milepost worker` takes: workflows and ledger work, model calls, tools in the sandbox."""
@@ -204,5 +213,6 @@ class Settings(Section):
     hooks: Annotated[dict[Name, HookSection], Field(max_length=64)] = Field(default_factory=dict)
     """What is asked before and after tool calls, by name, in the order of the file."""
     sandbox: SandboxSection = SandboxSection()
+    snapshots: SnapshotsSection = SnapshotsSection()
     worker: WorkerSection = WorkerSection()
     logging: LoggingSection = LoggingSection()

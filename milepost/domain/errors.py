@@ -440,6 +440,34 @@ class SandboxLost(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class SnapshotFailed(MilepostError):
+    """The state of a Workspace could not be taken, read or restored."""
+
+    code = "snapshot_failed"
+    kind = ErrorKind.UNAVAILABLE
+
+
+class SnapshotNotFound(MilepostError):
+    """The state is not kept on this host."""
+
+    code = "snapshot_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class WorkspaceChanged(MilepostError):
+    """Files are not as the last snapshot has them; nothing was overwritten."""
+
+    code = "workspace_changed"
+    kind = ErrorKind.CONFLICT
+
+
+class WorkspaceBusy(MilepostError):
+    """Another turn or operation works on the Workspace's files; the message names it."""
+
+    code = "workspace_busy"
+    kind = ErrorKind.CONFLICT
+
+
 class ToolRejected(MilepostError):
     """A tool call that cannot be run as asked; the text goes back to the model as the tool's error result."""
 

@@ -386,6 +386,47 @@ class SessionRewound:
     turns: int
     actor: str
     reason: str | None = None
+    files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSnapshotted:
+    """The state of the Workspace's files around a call that may change them; see docs/adr on snapshots.
+
+    `moment` is `before` or `after` the call. A turn's first call has a `before`, a later one only if the state is not
+    the one recorded last. It names that one (`previous`) and the turn it belongs to; a difference was made by somebody
+    else. `tree` is None if no snapshot could be taken: `error` says why. `omitted` are files no snapshot has.
+    """
+
+    TYPE: ClassVar[str] = "workspace.snapshotted"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    effect_id: str
+    moment: str
+    tree: str | None
+    previous: str | None = None
+    previous_turn: str | None = None
+    omitted: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRestored:
+    """Files were put back after a rewind, or into a fork's folder. `operation_id` is the rewind's id or the Session's.
+
+    `archived` is the state before, `tree` the one after. `kept` are files that somebody changed meanwhile, which stay;
+    `failed` those that could not be written.
+    """
+
+    TYPE: ClassVar[str] = "workspace.restored"
+    VERSION: ClassVar[int] = 1
+    operation_id: str
+    archived: str | None
+    tree: str
+    changed: int
+    kept: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +499,8 @@ Event = (
     | TurnStopped
     | TurnInterrupted
     | SessionRewound
+    | WorkspaceSnapshotted
+    | WorkspaceRestored
     | RunStarted
     | RunEnded
     | AttemptStarted
@@ -489,6 +532,8 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     TurnStopped,
     TurnInterrupted,
     SessionRewound,
+    WorkspaceSnapshotted,
+    WorkspaceRestored,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,

@@ -37,6 +37,7 @@ class TurnStatus(StrEnum):
     WAITING = "waiting"
     WORKING = "working"
     WAITING_FOR_PERSON = "waiting_for_person"
+    WAITING_FOR_WORKSPACE = "waiting_for_workspace"
     RECOVERING = "recovering"
     STOPPING = "stopping"
     ENDED = "ended"

@@ -7,7 +7,9 @@ from milepost.domain.turns import Turn, TurnStatus
 RECOVERING_AFTER_US = 60_000_000
 
 
-def turn_status(turn: Turn, *, awaiting_person: bool, last_worker_beat: int | None, now: int) -> TurnStatus:
+def turn_status(
+    turn: Turn, *, awaiting_person: bool, last_worker_beat: int | None, now: int, awaiting_workspace: bool = False
+) -> TurnStatus:
     """Derive the status.
 
     `waiting`: Temporal has not acknowledged the start. `recovering`: no live worker beat for 60 s, counted from the
@@ -22,4 +24,6 @@ def turn_status(turn: Turn, *, awaiting_person: bool, last_worker_beat: int | No
         return TurnStatus.RECOVERING
     if turn.stop_requested_at is not None:
         return TurnStatus.STOPPING
+    if awaiting_workspace:
+        return TurnStatus.WAITING_FOR_WORKSPACE
     return TurnStatus.WAITING_FOR_PERSON if awaiting_person else TurnStatus.WORKING

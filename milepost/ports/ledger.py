@@ -22,6 +22,7 @@ from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session, SessionStatus, Workspace
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
+from milepost.domain.workspaces import LeasePurpose, Restore, RestoreState, WorkspaceHead, WorkspaceLease
 from milepost.ledger.chain import StoredEvent
 from milepost.ports.search import SearchIndex
 
@@ -148,6 +149,53 @@ class Rewinds(Protocol):
 
     def of_session(self, session_id: str, *, before: str | None = None, limit: int = 200) -> list[Rewind]:
         """Newest first; `before` is the id of the last one of the page before."""
+
+
+class Workspaces(Protocol):
+    """Leases of Workspaces, the last states known of their files, and file operations that are not done yet.
+
+    Folders that lie in each other exclude each other.
+    """
+
+    def acquire(
+        self, workspace: Workspace, holder: str, purpose: LeasePurpose, session_id: str, at: int, expires_at: int | None
+    ) -> WorkspaceLease:
+        """Take the lease, or move on the end of the one `holder` has. Without `expires_at` it lasts as the turn does.
+
+        Raises:
+            WorkspaceBusy: another turn or operation has this Workspace, one above it or one in it.
+        """
+
+    def holder(self, workspace: Workspace, at: int) -> WorkspaceLease | None:
+        """The lease that stands in the way of a new one."""
+
+    def held(self, workspace_id: str, holder: str, fence: int | None = None) -> bool:
+        """Whether this holder has the lease, with this fence if one is given."""
+
+    def release(self, holder: str) -> None:
+        """Give up what `holder` has or waits for; idempotent."""
+
+    def forget_operations(self) -> None:
+        """Drop the leases of operations. Only for a process that alone may use the ledger: their owners are dead."""
+
+    def wait(self, holder: str, workspace_id: str, until: int) -> None:
+        """Show that `holder` waits for the Workspace, until a time that it moves on while it lives."""
+
+    def waits(self, holder: str, at: int) -> bool: ...
+
+    def head(self, workspace_id: str) -> WorkspaceHead | None: ...
+
+    def move_head(self, workspace_id: str, tree: str, turn_id: str | None) -> None: ...
+
+    def add_restore(self, restore: Restore) -> None: ...
+
+    def restores(self, workspace_id: str | None = None, limit: int = 100) -> list[Restore]:
+        """Pending ones, oldest first; of one Workspace or of all."""
+
+    def restore(self, restore_id: str) -> Restore | None: ...
+
+    def end_restore(self, restore_id: str, state: RestoreState, at: int, error: str | None = None) -> bool:
+        """Give a pending one its end; False if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +469,8 @@ class LedgerTx(Protocol):
     def turns(self) -> Turns: ...
     @property
     def rewinds(self) -> Rewinds: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
     @property
     def effects(self) -> Effects: ...
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from milepost.services.approvals import ApprovalService
+from milepost.services.changes import ChangesService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.health import HealthService
@@ -27,6 +28,7 @@ class Services:
     turns: TurnService
     history: HistoryService
     rewinds: RewindService
+    changes: ChangesService
     search: SearchService
     exports: ExportService
     approvals: ApprovalService

@@ -90,6 +90,7 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> TurnState:
         ending.code if failed else None,
         None if finished else bounded_error(ending.reason),
     )
+    tx.workspaces.release(turn.turn_id)
     tx.deltas.drop_turn(turn.turn_id)
     tx.outbox.drop(turn.turn_id, at)
     tx.notify(turn.session_id)

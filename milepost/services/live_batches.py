@@ -113,7 +113,13 @@ def read_batch(tx: LedgerTx, *, place: Place, at: int) -> Batch:
 def status_of(tx: LedgerTx, turn: Turn, at: int) -> dict[str, Any]:
     """A running turn as `snapshot` and `status` frames tell it."""
     awaiting = tx.approvals.pending_of_turn(turn.turn_id, 1)
-    status = turn_status(turn, awaiting_person=bool(awaiting), last_worker_beat=tx.workers.last_beat(), now=at)
+    status = turn_status(
+        turn,
+        awaiting_person=bool(awaiting),
+        awaiting_workspace=tx.workspaces.waits(turn.turn_id, at),
+        last_worker_beat=tx.workers.last_beat(),
+        now=at,
+    )
     return {"turn_id": turn.turn_id, "number": turn.number, "state": turn.state, "status": status}
 
 

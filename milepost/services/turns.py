@@ -295,7 +295,13 @@ class TurnService:
         if turn.state.terminal:
             return TurnView(turn, TurnStatus.ENDED)
         awaiting = tx.approvals.pending_of_turn(turn.turn_id, 1)
-        status = turn_status(turn, awaiting_person=bool(awaiting), last_worker_beat=tx.workers.last_beat(), now=now)
+        status = turn_status(
+            turn,
+            awaiting_person=bool(awaiting),
+            awaiting_workspace=tx.workspaces.waits(turn.turn_id, now),
+            last_worker_beat=tx.workers.last_beat(),
+            now=now,
+        )
         return TurnView(turn, status)
 
 

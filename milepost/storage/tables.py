@@ -34,6 +34,7 @@ from milepost.domain.events import StreamKind
 from milepost.domain.search import SearchKind
 from milepost.domain.sessions import SessionMode, SessionStatus
 from milepost.domain.turns import TurnState
+from milepost.domain.workspaces import LeasePurpose, RestoreKind, RestoreState
 from milepost.ports.ledger import OutboxKind
 from milepost.storage.columns import SERIAL, Identifier, Utf8
 
@@ -188,6 +189,58 @@ rewinds = Table(
     PrimaryKeyConstraint("rewind_id"),
     Index(None, "session_id", "created_at", "rewind_id"),
     CheckConstraint("to_number >= 0 AND to_number < last_number", name="numbers"),
+)
+
+workspace_states = Table(
+    "workspace_states",
+    metadata,
+    Column("workspace_id", Identifier, ForeignKey("workspaces.workspace_id"), nullable=False),
+    Column("tree", Identifier),
+    Column("turn_id", Identifier),
+    Column("holder", Identifier),
+    Column("purpose", Identifier),
+    Column("session_id", Identifier),
+    Column("fence", BigInteger, nullable=False),
+    Column("since", BigInteger),
+    Column("expires_at", BigInteger),
+    PrimaryKeyConstraint("workspace_id"),
+    Index("ix_workspace_states_holder", "holder"),
+    CheckConstraint(f"purpose IS NULL OR {one_of('purpose', LeasePurpose)}", name="purpose"),
+    CheckConstraint("(holder IS NULL) = (purpose IS NULL)", name="held"),
+)
+
+workspace_waits = Table(
+    "workspace_waits",
+    metadata,
+    Column("holder", Identifier, nullable=False),
+    Column("workspace_id", Identifier, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    PrimaryKeyConstraint("holder"),
+)
+
+workspace_restores = Table(
+    "workspace_restores",
+    metadata,
+    Column("restore_id", Identifier, nullable=False),
+    Column("kind", Identifier, nullable=False),
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("workspace_id", Identifier, ForeignKey("workspaces.workspace_id"), nullable=False),
+    Column("source_id", Identifier, nullable=False),
+    Column("present", Identifier),
+    Column("target", Identifier, nullable=False),
+    Column("state", Identifier, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("error", Utf8),
+    PrimaryKeyConstraint("restore_id"),
+    Index(
+        "ix_workspace_restores_pending",
+        "workspace_id",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+    CheckConstraint(one_of("kind", RestoreKind), name="kind"),
+    CheckConstraint(one_of("state", RestoreState), name="state"),
 )
 
 effects = Table(

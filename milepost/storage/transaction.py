@@ -17,6 +17,7 @@ from milepost.storage.search import SqlSearchIndex
 from milepost.storage.sessions import SqlSessions
 from milepost.storage.turns import SqlTurns
 from milepost.storage.workers import SqlWorkers
+from milepost.storage.workspaces import SqlWorkspaces
 
 
 class Transaction:
@@ -30,6 +31,7 @@ class Transaction:
         self.sessions = SqlSessions(conn)
         self.turns = SqlTurns(conn, self.notify)
         self.rewinds = SqlRewinds(conn)
+        self.workspaces = SqlWorkspaces(conn)
         self.effects = SqlEffects(conn)
         self.approvals = SqlApprovals(conn)
         self.rules = SqlPolicyRules(conn)

@@ -31,6 +31,7 @@ from milepost.providers.gateway import Gateway
 from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
+from milepost.services.changes import ChangesService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
@@ -43,6 +44,7 @@ from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService
 from milepost.services.turns import TurnService
+from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
 
 T = TypeVar("T")
@@ -276,6 +278,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         turns=turns,
         history=HistoryService(ledger),
         rewinds=RewindService(ledger, clock, ids),
+        changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
         search=SearchService(ledger),
         exports=ExportService(ledger, contents, clock, "0.1.0"),
         approvals=ApprovalService(ledger, clock, ids),

@@ -22,6 +22,7 @@ from milepost.ports.models import ModelGateway
 from milepost.ports.notifier import Notifier
 from milepost.ports.prices import NoPrices, Prices
 from milepost.ports.sandbox import SandboxProvider, SandboxSpec
+from milepost.ports.snapshots import Snapshots
 from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.services.contents import Contents
 from milepost.services.history import HistoryService
@@ -109,6 +110,7 @@ async def build_stack(
     custom_tools: CustomTools | None = None,
     prices: Prices | None = None,
     hooks: Hooks | None = None,
+    snapshots: Snapshots | None = None,
 ) -> Stack:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(blobs)  # type: ignore[arg-type]
@@ -131,6 +133,7 @@ async def build_stack(
         prices=prices or NoPrices(),
         custom_tools=custom_tools or NoCustomTools(),
         hooks=hooks or NoHooks(),
+        snapshots=snapshots,
     )
     return Stack(
         parts,
