@@ -11,6 +11,7 @@ from api.dependencies import Actor, AppServices, SessionId
 from api.documentation import problems
 from api.responses import reply
 from api.schemas.rewinds import RewindBody, RewindPage, RewindReport, RewindShape, RewindsQuery
+from milepost.services.rewinds import RewindResult
 
 router = APIRouter(prefix="/api/v1", tags=["rewinds"])
 
@@ -22,12 +23,15 @@ router = APIRouter(prefix="/api/v1", tags=["rewinds"])
     summary="Rewind a Session to a turn",
 )
 async def rewind_session(session_id: SessionId, body: RewindBody, services: AppServices, actor: Actor) -> Response:
-    """Turns after the named one no longer count; nothing is deleted or started. A running turn is a 409."""
+    """Turns after the named one no longer count; nothing is deleted or started. A running turn is a 409.
+
+    With `files`, files that these turns changed are restored, also those that shell commands changed, and the present
+    state is kept. Files that somebody else changed since stay as they are, unless `overwrite` is set.
+    """
     to = body.command(session_id, actor)
     if body.dry_run:
-        return reply(RewindReport.of(await services.rewinds.plan(to), None, dry_run=True))
-    done = await services.rewinds.rewind(to)
-    return reply(RewindReport.of(done.plan, done.rewind, dry_run=False))
+        return reply(RewindReport.of(RewindResult(await services.rewinds.plan(to), None), dry_run=True))
+    return reply(RewindReport.of(await services.rewinds.rewind(to), dry_run=False))
 
 
 @router.get(

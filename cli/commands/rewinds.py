@@ -26,6 +26,10 @@ async def rewind(
         ),
     ],
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the ledger.")] = None,
+    files: Annotated[bool, typer.Option("--files", help="Also restore the files that these turns changed.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="With --files: also files that somebody else changed since.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would change.")] = False,
 ) -> None:
     """Take the turns after a point out of the conversation. Nothing is deleted, and nothing is started."""
@@ -33,7 +37,7 @@ async def rewind(
 
     point = {"to_number": int(to)} if to.isascii() and to.isdigit() else {"to_turn": to}
     async with reach(call, Need.WRITE) as reached:
-        body = point | {"reason": reason, "dry_run": dry_run}
+        body = point | {"reason": reason, "files": files, "overwrite": overwrite, "dry_run": dry_run}
         report = await reached.client.post(f"{API}/sessions/{session}/rewind", body)
     if call.json:
         call.out.document(report)
@@ -53,10 +57,38 @@ def print_report(call: Invocation, report: Json) -> None:
     call.out.line(f"Rewind to {point}: {counted(report['superseded'], 'turn')} {verb} superseded.")
     for turn in report["turns"]:
         call.out.line(f"  {turn['number']}  {turn['state']}  {escape(short(turn['request'], 80))}")
-    if report["workspace_calls"]:
+    if report["files"]:
+        _print_files(call, report["files"], dry_run=report["dry_run"])
+    elif report["workspace_calls"]:
         call.out.line(f"Files stay as these calls left them: {escape(calls(report['workspace_calls']))}")
     if report["outside"]:
         call.out.line(f"Cannot be undone, outside the Workspace: {escape(calls(report['outside']))}")
+
+
+def _print_files(call: Invocation, files: Json, *, dry_run: bool) -> None:
+    from rich.markup import escape
+
+    if dry_run:
+        call.out.line(f"{counted(files['count'], 'file')} would be restored:")
+    elif files["done"]:
+        call.out.line(f"{counted(files['changed'], 'file')} restored; the state before is {files['present']}.")
+    else:
+        call.out.line(f"[yellow]Files are not restored yet[/]: {escape(files['error'] or 'before the next call')}")
+    for item in files["paths"][:20]:
+        call.out.line(f"  {item['action']:6}  {escape(short(item['path'], 100))}")
+    if files["count"] > 20:
+        call.out.line(f"  and {counted(files['count'] - 20, 'other')}")
+    told = {
+        "conflicts": "Left as they are, since somebody else changed them too (--overwrite restores them)",
+        "kept": "Left as they are, since somebody changed them at the last moment",
+        "failed": "Could not be written",
+    }
+    for name, sentence in told.items():
+        if files[name]:
+            call.out.line(f"[yellow]{sentence}[/]: {escape(short(', '.join(files[name][:20]), 500))}")
+    if files["incomplete_turns"]:
+        numbers = ", ".join(map(str, files["incomplete_turns"][:20]))
+        call.out.line(f"[yellow]Some changes of these turns are in no snapshot[/]: {numbers}")
 
 
 def calls(items: list[Json]) -> str:

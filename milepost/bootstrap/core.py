@@ -75,7 +75,11 @@ class Core:
             turns=turns,
             history=HistoryService(self.ledger),
             rewinds=RewindService(
-                self.ledger, self.clock, self.ids, networked=self.config.settings.sandbox.network != "none"
+                self.ledger,
+                self.clock,
+                self.ids,
+                self.snapshots,
+                networked=self.config.settings.sandbox.network != "none",
             ),
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
             search=SearchService(self.ledger),

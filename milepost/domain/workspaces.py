@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from milepost.domain.errors import WorkspaceBusy
+from milepost.domain.sessions import Workspace
+
 
 class LeasePurpose(StrEnum):
     """What a Workspace is held for."""
@@ -31,6 +34,15 @@ class WorkspaceLease:
     fence: int
     since: int
     expires_at: int | None
+
+
+def workspace_busy(lease: WorkspaceLease, workspace: Workspace) -> WorkspaceBusy:
+    """The refusal of what somebody's lease stands in the way of."""
+    who = f"Turn {lease.holder}" if lease.purpose is LeasePurpose.TURN else f"A {lease.purpose} ({lease.holder})"
+    stop = f", or stop it: milepost turn stop {lease.holder}" if lease.purpose is LeasePurpose.TURN else "."
+    return WorkspaceBusy(
+        f"{who} of Session {lease.session_id} works on the files of {workspace.path}.", fix=f"Wait for its end{stop}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,28 @@
-"""Rewind: turns behind a point stop counting, in one transaction. Nothing is deleted and nothing is started."""
+"""Rewind: turns behind a point stop counting, in one transaction. Nothing is deleted and nothing is started.
+
+With files, those that the turns changed are restored afterwards: the transaction also records what is to be done.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from milepost.domain.effects import EffectClass, EffectState
-from milepost.domain.errors import InvalidInput, TurnSuperseded
-from milepost.domain.events import SessionRewound, StreamKind
+from milepost.domain.errors import InvalidInput, SnapshotFailed, TurnSuperseded, WorkspaceBusy, WorkspaceChanged
+from milepost.domain.events import SessionRewound, StreamKind, WorkspaceRestored
 from milepost.domain.rewinds import Rewind
+from milepost.domain.sessions import Session
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES
 from milepost.domain.turns import Turn
+from milepost.domain.workspaces import LeasePurpose, Restore, RestoreKind, RestoreState, workspace_busy
 from milepost.ports.ledger import EffectCount, Ledger, LedgerTx, NewEvent
+from milepost.ports.snapshots import Snapshots
 from milepost.ports.system import Clock, IdSource
+from milepost.services.restores import RestoreService
+from milepost.services.rewinding import FilesPlan, plan_files
 from milepost.services.sessions import MAX_PAGE, require_active
 from milepost.services.turns import turn_running
+from milepost.services.workspaces import leased
 
 SHOWN_TURNS = 100
 
@@ -24,13 +33,19 @@ _IN_WORKSPACE = frozenset(f"tool:{name}" for name in BUILTIN_TOOL_POLICIES)
 
 @dataclass(frozen=True, slots=True)
 class RewindTo:
-    """The last turn that shall count, by number (0: none) or by id."""
+    """The last turn that shall count, by number (0: none) or by id.
+
+    `files`: also restore the files that the later turns changed, except those that somebody else changed since; with
+    `overwrite` those too.
+    """
 
     session_id: str
     actor: str
     number: int | None = None
     turn_id: str | None = None
     reason: str | None = None
+    files: bool = False
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +63,53 @@ class RewindPlan:
     turns: tuple[Turn, ...]
     workspace: tuple[EffectCount, ...]
     outside: tuple[EffectCount, ...]
+    files: FilesPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RewindResult:
-    """`rewind` is None for a dry run, and when there was nothing behind the point."""
+    """`rewind` is None when there was nothing behind the point. `restored` tells what happened to files.
+
+    It is None with a `rewind` that was to restore files if that is still to be done: it is, before the next call.
+    """
 
     plan: RewindPlan
     rewind: Rewind | None
+    restored: WorkspaceRestored | None = None
 
 
 class RewindService:
     """`networked` tells whether commands in the sandbox can reach more than the Workspace."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, ids: IdSource, *, networked: bool = False) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        ids: IdSource,
+        snapshots: Snapshots | None = None,
+        *,
+        networked: bool = False,
+    ) -> None:
         self._ledger = ledger
         self._clock = clock
         self._ids = ids
+        self._snapshots = snapshots
+        self._restores = RestoreService(ledger, clock, snapshots)
         self._networked = networked
 
     async def plan(self, to: RewindTo) -> RewindPlan:
-        """What `rewind` would do now; the same refusals, no change."""
-        return await self._ledger.read(lambda tx: self._plan(tx, to))
+        """What `rewind` would do now; the same refusals, no change but a snapshot of the present state with `files`.
+
+        Raises what `rewind` does.
+        """
+        plan, session = await self._ledger.read(lambda tx: (self._plan(tx, to), tx.sessions.get(to.session_id)))
+        if not to.files:
+            return plan
+        now = self._clock.now()
+        busy = await self._ledger.read(lambda tx: tx.workspaces.holder(session.workspace, now))
+        if busy is not None:
+            raise workspace_busy(busy, session.workspace)
+        return replace(plan, files=await self._plan_files(to, session, plan))
 
     async def rewind(self, to: RewindTo) -> RewindResult:
         """Supersede the turns behind the point and append `session.rewound`; doing it again changes nothing.
@@ -77,26 +117,80 @@ class RewindService:
         Raises:
             SessionNotFound, SessionClosed, TurnNotFound, TurnSuperseded (the point is no part of the conversation),
             TurnRunning, InvalidInput.
+            WorkspaceBusy, WorkspaceChanged, SnapshotFailed, SnapshotNotFound: with files; nothing was changed then.
         """
-        now = self._clock.now()
         rewind_id = self._ids.new("rwd")
+        if not to.files:
+            return await self._ledger.write(lambda tx: self._rewind(tx, to, rewind_id, None))
+        session = await self._ledger.read(lambda tx: tx.sessions.get(to.session_id))
+        holding = leased(
+            self._ledger, self._clock, session.workspace, rewind_id, LeasePurpose.REWIND, session.session_id
+        )
+        async with holding as lease:
+            for left in await self._restores.pending(session.workspace.workspace_id):
+                await self._restores.carry_out(left)
+            plan = await self._ledger.read(lambda tx: self._plan(tx, to))
+            files = await self._plan_files(to, session, plan)
 
-        def body(tx: LedgerTx) -> RewindResult:
-            tx.turns.lock_session(to.session_id)
-            plan = self._plan(tx, to)
-            if not plan.count:
-                return RewindResult(plan, None)
-            tx.turns.supersede(to.session_id, after_number=plan.to_number)
-            rewind = Rewind(
-                rewind_id, to.session_id, plan.to_number, plan.last_number, plan.count, to.actor, to.reason, now
+            def body(tx: LedgerTx) -> RewindResult:
+                if not tx.workspaces.held(session.workspace.workspace_id, rewind_id, lease.fence):
+                    raise WorkspaceBusy("The rewind took too long and lost the Workspace; nothing was changed.")
+                return self._rewind(tx, to, rewind_id, (session, plan, files))
+
+            done = await self._ledger.write(body)
+            restore = await self._ledger.read(lambda tx: tx.workspaces.restore(rewind_id))
+            if done.rewind is None or restore is None:
+                return done
+            try:
+                return replace(done, restored=await self._restores.carry_out(restore))
+            except SnapshotFailed:
+                return done
+
+    async def _plan_files(self, to: RewindTo, session: Session, plan: RewindPlan) -> FilesPlan:
+        if self._snapshots is None:
+            raise SnapshotFailed(
+                "Snapshots are off, so no files can be restored.", fix="Set snapshots.enabled to true."
             )
-            tx.rewinds.add(rewind)
-            event = SessionRewound(rewind_id, plan.to_number, plan.last_number, plan.count, to.actor, to.reason)
-            tx.events.append(to.session_id, StreamKind.SESSION, [NewEvent(f"{rewind_id}/rewound", event)], now)
-            tx.notify(to.session_id)
-            return RewindResult(plan, rewind)
+        return await plan_files(self._ledger, self._snapshots, session, plan.to_number, overwrite=to.overwrite)
 
-        return await self._ledger.write(body)
+    def _rewind(
+        self, tx: LedgerTx, to: RewindTo, rewind_id: str, with_files: tuple[Session, RewindPlan, FilesPlan] | None
+    ) -> RewindResult:
+        now = self._clock.now()
+        tx.turns.lock_session(to.session_id)
+        plan = self._plan(tx, to)
+        if with_files is not None:
+            session, expected, files = with_files
+            if (plan.count, plan.last_number) != (expected.count, expected.last_number):
+                raise WorkspaceChanged("The Session went on while it was to be rewound; nothing was changed.")
+            plan = replace(plan, files=files)
+        if not plan.count:
+            return RewindResult(plan, None)
+        tx.turns.supersede(to.session_id, after_number=plan.to_number)
+        rewind = Rewind(
+            rewind_id, to.session_id, plan.to_number, plan.last_number, plan.count, to.actor, to.reason, now
+        )
+        tx.rewinds.add(rewind)
+        if with_files is not None:
+            workspace = session.workspace.workspace_id
+            restore = Restore(
+                restore_id=rewind_id,
+                kind=RestoreKind.REWIND,
+                session_id=to.session_id,
+                workspace_id=workspace,
+                source_id=workspace,
+                present=files.present,
+                target=files.target,
+                state=RestoreState.PENDING,
+                created_at=now,
+            )
+            tx.workspaces.add_restore(restore)
+        event = SessionRewound(
+            rewind_id, plan.to_number, plan.last_number, plan.count, to.actor, to.reason, with_files is not None
+        )
+        tx.events.append(to.session_id, StreamKind.SESSION, [NewEvent(f"{rewind_id}/rewound", event)], now)
+        tx.notify(to.session_id)
+        return RewindResult(plan, rewind)
 
     async def page(self, session_id: str, *, before: str | None = None, limit: int = 50) -> list[Rewind]:
         """A Session's rewinds, newest first. Raises SessionNotFound, InvalidInput (for `before`)."""

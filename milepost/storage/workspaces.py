@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, insert, select, update
 
-from milepost.domain.errors import WorkspaceBusy
 from milepost.domain.sessions import Workspace
 from milepost.domain.workspaces import (
     LeasePurpose,
@@ -16,6 +15,7 @@ from milepost.domain.workspaces import (
     RestoreState,
     WorkspaceHead,
     WorkspaceLease,
+    workspace_busy,
 )
 from milepost.storage.statements import PerDialect, insert_ignore
 from milepost.storage.tables import (
@@ -96,7 +96,7 @@ class SqlWorkspaces:
         found = self._in_the_way(workspace, at)
         other = next((lease for lease in found if lease.holder != holder), None)
         if other is not None:
-            raise _busy(other, workspace)
+            raise workspace_busy(other, workspace)
         params = {"workspace": workspace.workspace_id, "by": holder, "until": expires_at}
         if any(lease.workspace_id == workspace.workspace_id for lease in found):
             self._conn.execute(_RENEW, params)
@@ -173,14 +173,6 @@ class SqlWorkspaces:
 def _overlap(one: str, other: str) -> bool:
     first, second = PurePosixPath(one), PurePosixPath(other)
     return first.is_relative_to(second) or second.is_relative_to(first)
-
-
-def _busy(lease: WorkspaceLease, workspace: Workspace) -> WorkspaceBusy:
-    who = f"Turn {lease.holder}" if lease.purpose is LeasePurpose.TURN else f"A {lease.purpose} ({lease.holder})"
-    stop = f", or stop it: milepost turn stop {lease.holder}" if lease.purpose is LeasePurpose.TURN else "."
-    return WorkspaceBusy(
-        f"{who} of Session {lease.session_id} works on the files of {workspace.path}.", fix=f"Wait for its end{stop}"
-    )
 
 
 def _lease(row: Row[Any]) -> WorkspaceLease:

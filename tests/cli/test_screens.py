@@ -212,14 +212,15 @@ def test_a_rewind_tells_what_it_does_and_what_it_cannot_undo(ask: Ask) -> None:
             "turns": [{"turn_id": "trn_2", "number": 2, "state": "completed", "request": "mail [it]"}],
             "workspace_calls": [{"operation": "tool:bash", "state": "succeeded", "count": 2}],
             "outside": [{"operation": "tool:send_mail", "state": "uncertain", "count": 1}],
+            "files": None,
         }
 
     shown = ask(answer, "session", "rewind", "ses_1", "--to", "1", "--dry-run").output
-    assert sent[-1] == {"to_number": 1, "dry_run": True}
+    assert sent[-1] == {"to_number": 1, "files": False, "overwrite": False, "dry_run": True}
     assert "1 turn would be superseded" in shown and "mail [it]" in shown
     assert "2 x tool:bash (succeeded)" in shown and "1 x tool:send_mail (uncertain)" in shown
     assert ask(answer, "session", "rewind", "ses_1", "--to", "trn_1").exit_code == 0
-    assert sent[-1] == {"to_turn": "trn_1", "dry_run": False}
+    assert sent[-1] == {"to_turn": "trn_1", "files": False, "overwrite": False, "dry_run": False}
 
 
 def test_a_retry_that_is_only_tried(ask: Ask) -> None:
