@@ -90,6 +90,10 @@ class HookedCalls:
                 asked = replace(asked, arguments=text, values=json.loads(text))
         return checked
 
+    def sees(self, started: AgentStarted, tool: str) -> bool:
+        """Whether a hook is to see results of this tool."""
+        return bool(_rules(started, HookWhen.AFTER, tool))
+
     async def after(self, asked: Asked, result: Result) -> Result:
         """Ask about a result before anybody gets it. Only what a call really brought is shown to hooks."""
         rules = _rules(asked.context.started, HookWhen.AFTER, asked.part.tool)

@@ -161,7 +161,13 @@ class ToolActivities:
         effect = entered.effect
         if effect is None or entered.stop_requested or entered.entry not in (Entry.DISPATCH, Entry.ATTACH):
             return await self._not_run(call, entered)
-        result = await self._outcome(call, opened, entered.entry, effect.attempt)
+        if effect.result is not None:
+            result = decode(effect.result, Result)
+        else:
+            result = await self._outcome(call, opened, entered.entry, effect.attempt)
+            if isinstance(call.planned, PlannedCustom) and self._hooked.sees(call.context.started, call.part.tool):
+                # Nobody can be asked for it again, as a sandbox can.
+                await self._journal.note(spec, effect.attempt, encode(result))
         values = values_of(call.planned, call.arguments)
         asked = Asked(params, call.part, call.context, call.arguments, values, call.stop)
         result = _noted(call, await self._hooked.after(asked, result))

@@ -244,6 +244,12 @@ class Effects(Protocol):
             IllegalTransition: the state table does not allow it.
         """
 
+    def note(self, effect_id: str, attempt: int, outcome: bytes) -> None:
+        """Keep what a dispatched attempt brought, until it is settled: a later attempt goes on with it.
+
+        Raises Fenced: a later attempt owns the effect, or it is settled.
+        """
+
     def hold(self, spec: EffectSpec, at: int) -> Effect:
         """Insert as `awaiting_approval`, attempt 0. An existing row is returned as it is."""
 

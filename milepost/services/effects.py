@@ -26,6 +26,7 @@ EventsOfAttempt = Callable[[int], Sequence[NewEvent]]
 class Entered:
     """What to do: `entry`, with the effect's row. `stop_requested` means that nothing was dispatched.
 
+    `ATTACH` with a `result` in the row is an attempt that noted its outcome and did not live to settle it.
     `WAIT_FOR_PERSON` comes with the `approval` that is open and the time `at` which that is so.
     """
 
@@ -106,6 +107,9 @@ class EffectJournal:
             entry = on_entry(existing.state if existing else None, spec.effect_class)
             if entry is Entry.RETURN_RECORDED:
                 return Entered(entry, existing)
+            if existing is not None and existing.state is EffectState.DISPATCHED and existing.result is not None:
+                # Its outcome is noted: whatever the class, there is nothing to run and something to go on with.
+                entry = Entry.ATTACH
             if turn.stop_requested_at is not None and entry is not Entry.ATTACH:
                 return Entered(entry, existing, stop_requested=True)
             if entry is Entry.BECOME_UNCERTAIN and existing is not None:
@@ -145,6 +149,10 @@ class EffectJournal:
             return Entered(Entry.RETURN_RECORDED, effect)
 
         return await self._ledger.write(body)
+
+    async def note(self, spec: EffectSpec, attempt: int, outcome: bytes) -> None:
+        """Keep what an attempt brought before it is settled; see `Effects.note`. Raises Fenced."""
+        await self._ledger.write(lambda tx: tx.effects.note(spec.effect_id, attempt, outcome))
 
     def _reserve(
         self, tx: LedgerTx, spec: EffectSpec, attempt: int, charge: Charge, new: list[NewEvent], at: int

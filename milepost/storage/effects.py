@@ -61,6 +61,15 @@ _SETTLE = (
     )
     .returning(*effects.c)
 )
+_NOTE = (
+    update(effects)
+    .where(
+        _THIS,
+        effects.c.state == EffectState.DISPATCHED.value,
+        effects.c.attempt == bindparam("owner", type_=BigInteger),
+    )
+    .values(result=bindparam("new_result"))
+)
 _PAGE = (
     select(effects)
     .where(effects.c.session_id == bindparam("session"))
@@ -143,6 +152,11 @@ class SqlEffects:
             },
         )
         return _effect(settled.one())
+
+    def note(self, effect_id: str, attempt: int, outcome: bytes) -> None:
+        values = {"effect": effect_id, "owner": attempt, "new_result": outcome}
+        if self._conn.execute(_NOTE, values).rowcount == 0:
+            raise Fenced(f"Attempt {attempt} of effect {effect_id} owns it no longer.")
 
     def hold(self, spec: EffectSpec, at: int) -> Effect:
         return self._insert(spec, at, {"state": EffectState.AWAITING_APPROVAL.value})

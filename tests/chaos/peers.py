@@ -21,7 +21,7 @@ from typing import Any
 
 from milepost.domain.effects import Effect, EffectState
 from milepost.domain.errors import LedgerCorrupt, MilepostError
-from milepost.domain.events import TERMINAL_TURN_EVENTS, HookDecided, ToolFinished
+from milepost.domain.events import TERMINAL_TURN_EVENTS, EffectReconciled, HookDecided, ToolFinished
 from milepost.domain.turns import TurnState
 from milepost.ledger.chain import StoredEvent, verify_chain
 from milepost.ledger.codec import decode_event
@@ -54,13 +54,8 @@ def moments() -> list[Point]:
 
 
 def may_be_unknown(point: Point) -> bool:
-    """Whether the death leaves the outcome of the at-most-once call open: between its dispatch and its recorded end."""
-    if point.position == "tool.1.1":
-        return (point.boundary, point.when) in (
-            (Boundary.ENTER_TOOL, When.AFTER),
-            (Boundary.SETTLE_TOOL, When.BEFORE),
-        )
-    return point.position == _around("tool.1.1")[2]
+    """Whether the death leaves the outcome of the at-most-once call open: between its dispatch and its noted end."""
+    return point == Point(Boundary.ENTER_TOOL, When.AFTER, "tool.1.1")
 
 
 def script() -> str:
@@ -186,28 +181,29 @@ class Found:
             verify_chain(self.stored)
         except LedgerCorrupt as error:
             self.faults.append(f"chain: {error}")
-        self._judge_results([event for event in events if isinstance(event, ToolFinished)])
+        late = {event.effect_id for event in events if isinstance(event, EffectReconciled)}
+        self._judge_results([event for event in events if isinstance(event, ToolFinished)], late)
         self._judge_hooks([event for event in events if isinstance(event, HookDecided)])
         self._judge_peer()
         return self.faults
 
-    def _judge_results(self, finished: list[ToolFinished]) -> None:
+    def _judge_results(self, finished: list[ToolFinished], late: set[str]) -> None:
+        """`late`: calls of attempts that were taken for lost, as on a machine that stalls, and ended after all."""
         unknown = self.point is not None and may_be_unknown(self.point)
         places = [f"tool.{event.round}.{event.index}" for event in finished]
         if sorted(places) != sorted(CALLS):
             self.faults.append(f"results of {places}")
         for place, event in zip(places, finished, strict=True):
-            wanted = {EffectState.SUCCEEDED} | ({EffectState.UNCERTAIN} if unknown and place == "tool.1.1" else set())
-            if event.state not in wanted:
+            open_end = (unknown and place == "tool.1.1") or (event.effect_id in late and CALLS.get(place) == ONCE)
+            if event.state not in {EffectState.SUCCEEDED} | ({EffectState.UNCERTAIN} if open_end else set()):
                 self.faults.append(f"{place} is {event.state}")
             shown = event.output.text
             if "private" in shown or (event.state is EffectState.SUCCEEDED and SCRUBBED not in shown):
                 self.faults.append(f"the model got {shown!r} of {place}")
-        rows = {effect.spec.position: effect for effect in self.effects}
+        rows = {effect.spec.position: effect.state for effect in self.effects if effect.spec.effect_id not in late}
+        told = dict(zip(places, (event.state for event in finished), strict=True))
         for place in CALLS:
-            if rows[place].state is not next(
-                event.state for at, event in zip(places, finished, strict=True) if at == place
-            ):
+            if place in rows and rows[place] is not told.get(place):
                 self.faults.append(f"row and result of {place} differ")
 
     def _judge_hooks(self, decided: list[HookDecided]) -> None:
@@ -234,7 +230,7 @@ class Found:
                 got = [
                     _key(each) for each in self.requests if each.path == f"/{KEYED}" and each.json["what"] == position
                 ]
-                if set(got) != {keys[position]}:
+                if position in keys and set(got) != {keys[position]}:
                     self.faults.append(f"{position} came with the keys {got}")
             for name, place in (("guard", _around(position)[0]), ("scrub", _around(position)[2])):
                 got = [

@@ -189,6 +189,26 @@ async def test_a_late_success_settles_what_was_uncertain_and_a_late_failure_does
         await _late(ledger, kind)
 
 
+async def test_a_noted_outcome_is_gone_on_with_whatever_the_class(ledger: Ledger) -> None:
+    for kind in (EffectClass.AT_MOST_ONCE, EffectClass.KEYED, EffectClass.OBSERVE):
+        turn, made = await planned(ledger, kind)
+        await enter(ledger, made)
+        await journal(ledger).note(made, 1, b'"noted"')
+        again = await enter(ledger, made)
+        assert again.entry is Entry.ATTACH and again.effect is not None
+        assert (again.effect.state, again.effect.attempt, again.effect.result) == (
+            EffectState.DISPATCHED,
+            2,
+            b'"noted"',
+        )
+        with pytest.raises(Fenced):
+            await journal(ledger).note(made, 1, b'"of an attempt that is fenced off"')
+        await ended(ledger, turn)
+        assert (await row(ledger, made)).result is None, "what no hook has seen is not kept"
+        with pytest.raises(Fenced):
+            await journal(ledger).note(made, 2, b'"too late"')
+
+
 async def test_every_state_change_but_those_of_the_table_is_refused(ledger: Ledger) -> None:
     """Each state is reached as the product reaches it; then every other one is tried."""
     turn, _ = await planned(ledger, EffectClass.AT_MOST_ONCE)

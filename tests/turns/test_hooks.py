@@ -37,6 +37,12 @@ Make = Callable[..., Awaitable[Stack]]
 ONE = script({"calls": [call("bash", command="print 4711")]}, {"text": "Done."})
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """What depends on the database is tested on both with the ledger; here the second one is for the slow run."""
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+
+
 @pytest.fixture
 def peer() -> Iterator[Peer]:
     with Peer() as peer:
