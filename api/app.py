@@ -15,6 +15,7 @@ from api.routes import (
     approvals,
     exports,
     history,
+    imports,
     instance,
     live,
     logins,
@@ -77,12 +78,13 @@ def create_app(
     app.state.access = access
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
-    for area in (sessions, turns, history, rewinds, search, exports, approvals, models, live, instance, logins, root):
+    work = (sessions, turns, history, rewinds, search, exports, imports, approvals)
+    for area in (*work, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
     documentation.install(app, is_open=_is_open, cookie_name=cookie_name)
     # The last one added is the first to see a request.
-    app.add_middleware(BodyLimit, max_bytes=max_body_bytes, is_open=_is_open)
+    app.add_middleware(BodyLimit, max_bytes=max_body_bytes, is_open=_is_open, has_own=_has_own_limits)
     app.add_middleware(Unexpected)
     app.add_middleware(
         Guard,
@@ -93,6 +95,10 @@ def create_app(
         render=problems.render_refusal,
     )
     return app
+
+
+def _has_own_limits(method: str, path: str) -> bool:
+    return (method, path) == ("POST", "/api/v1/imports")
 
 
 def _is_open(method: str, path: str) -> bool:

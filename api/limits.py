@@ -23,7 +23,8 @@ def _closed(method: str, path: str) -> bool:
 class BodyLimit:
     """413 for a body over `max_bytes`, announced or not; 408 for one that is not complete after `seconds`.
 
-    Routes that `is_open` names take `MAX_OPEN_BODY_BYTES`.
+    Routes that `is_open` names take `MAX_OPEN_BODY_BYTES`; those that `has_own` names read their bodies piece by piece
+    under limits of their own.
     """
 
     def __init__(
@@ -33,14 +34,16 @@ class BodyLimit:
         max_bytes: int = DEFAULT_MAX_BODY_BYTES,
         seconds: float = BODY_SECONDS,
         is_open: Callable[[str, str], bool] = _closed,
+        has_own: Callable[[str, str], bool] = _closed,
     ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._is_open = is_open
+        self._has_own = has_own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or self._has_own(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
             return
         # The server has refused a Content-Length that is no number.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
+from typing import BinaryIO
 
 import httpx
 
@@ -16,6 +18,9 @@ BASE_URL = "http://milepost"
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
 """The server sends something every 10 s, so a longer silence is a dead connection."""
+
+UPLOAD_SECONDS = 3600.0
+"""A large Session is written in one transaction before there is an answer."""
 
 MAX_FRAME_CHARACTERS = 64 * 1024 * 1024
 PAGE = 100
@@ -70,6 +75,17 @@ class ApiClient:
             raise _lost(error) from error
         finally:
             await response.aclose()
+
+    async def send_file(self, path: str, file: BinaryIO, **query: str | None) -> Json:
+        """Post a file's bytes as they are read; a JSON document."""
+        params = {key: value for key, value in query.items() if value is not None}
+        headers = {"Content-Type": "application/octet-stream"}
+        timeout = httpx.Timeout(UPLOAD_SECONDS, connect=5.0)
+        try:
+            response = await self._http.post(path, params=params, content=_read(file), headers=headers, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise _lost(error) from error
+        return self._body(response)
 
     async def pages(self, path: str, key: str, limit: int, **query: str | int | bool | None) -> list[Json]:
         """Up to `limit` items of a list, page by page."""
@@ -135,6 +151,11 @@ class ApiClient:
         except ValueError as error:
             raise ConnectionLost("The instance's answer is no JSON.") from error
         return value if isinstance(value, dict) else {"value": value}
+
+
+async def _read(file: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := await asyncio.to_thread(file.read, 256 * 1024):
+        yield piece
 
 
 async def _frames(response: httpx.Response) -> AsyncGenerator[Json, None]:

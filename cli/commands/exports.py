@@ -1,7 +1,8 @@
-"""`milepost export`."""
+"""`milepost export` and `milepost import`."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
@@ -13,6 +14,7 @@ import typer
 
 from cli.commands.sessions import SessionId
 from cli.invocation import Invocation, command
+from cli.output import counted
 from cli.routes import API
 from milepost.domain.errors import InvalidInput
 
@@ -28,6 +30,7 @@ class Format(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     command(app, "export")(export)
+    command(app, "import")(import_)
 
 
 async def export(
@@ -85,3 +88,34 @@ async def _write(pieces: AsyncGenerator[bytes, None], file: BinaryIO) -> int:
         size += len(piece)
     file.flush()
     return size
+
+
+async def import_(
+    call: Invocation,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSON export, or a transcript as JSON lines.")],
+    workspace: Annotated[
+        Path | None,
+        typer.Option("--workspace", metavar="DIR", help="The folder it shall work on. Default: the one it had."),
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Another title.")] = None,
+) -> None:
+    """Import a Session from a JSON export or from a transcript of another tool; a second time changes nothing."""
+    from cli.connection import Need, reach
+
+    folder = None if workspace is None else str(workspace.expanduser().absolute())
+    try:
+        opened = await asyncio.to_thread(file.open, "rb")
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror or error}.", field="file") from error
+    with opened:
+        async with reach(call, Need.WRITE) as reached:
+            done = await reached.client.send_file(f"{API}/imports", opened, workspace=folder, title=title)
+    if call.json:
+        call.out.document(done)
+        return
+    state = "Imported" if done["created"] else "It had been imported before:"
+    call.out.line(f"{state} Session {done['session_id']} with {counted(done['turns'], 'turn')}.")
+    if done["interrupted"]:
+        call.out.note(f"{counted(done['interrupted'], 'turn')} had no end and arrived as interrupted.")
+    if done["missing_blobs"]:
+        call.out.note(f"{counted(done['missing_blobs'], 'long text')} was missing already when it was exported.")

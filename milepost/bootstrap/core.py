@@ -31,6 +31,7 @@ from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
+from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
@@ -84,6 +85,7 @@ class Core:
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
             search=SearchService(self.ledger),
             exports=ExportService(self.ledger, self.contents, self.clock, release()),
+            imports=ImportService(self.ledger, self.contents, self.clock, self.ids, self.root.path),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             live=LiveService(self.ledger, self.notifier, self.clock),

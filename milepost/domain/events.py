@@ -430,6 +430,24 @@ class WorkspaceRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportCompleted:
+    """The last event of an import: what the Session was made of. The events before it are as old as they say.
+
+    `format` is `milepost.session` or `transcript`; `digest` is the SHA-256 that makes importing it again do nothing.
+    `interrupted` counts turns that had no end.
+    """
+
+    TYPE: ClassVar[str] = "import.completed"
+    VERSION: ClassVar[int] = 1
+    format: str
+    digest: str
+    turns: int
+    interrupted: int
+    source_session_id: str | None = None
+    source_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunStarted:
     """First event of a `run` stream (Automations)."""
 
@@ -501,6 +519,7 @@ Event = (
     | SessionRewound
     | WorkspaceSnapshotted
     | WorkspaceRestored
+    | ImportCompleted
     | RunStarted
     | RunEnded
     | AttemptStarted
@@ -534,6 +553,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     SessionRewound,
     WorkspaceSnapshotted,
     WorkspaceRestored,
+    ImportCompleted,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,

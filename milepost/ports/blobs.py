@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Protocol
 
 from milepost.domain.content import BlobRef
@@ -11,6 +11,9 @@ from milepost.domain.content import BlobRef
 class BlobStore(Protocol):
     async def put(self, data: bytes, media_type: str) -> BlobRef:
         """Store durably before returning; the same bytes are stored once. Raises StorageUnavailable."""
+
+    async def put_pieces(self, pieces: AsyncIterable[bytes], media_type: str) -> BlobRef:
+        """The same for bytes that are too long to be held in memory."""
 
     async def get(self, ref: BlobRef) -> bytes:
         """The bytes, digest checked. Raises BlobNotFound if they are missing or damaged."""

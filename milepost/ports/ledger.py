@@ -31,11 +31,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to append. `key` is unique in its stream: appending the same key again changes nothing."""
+    """An event to append. `key` is unique in its stream: appending the same key again changes nothing.
+
+    `at` is for what happened before it was written (an import); None is the time of the append.
+    """
 
     key: str
     event: Event
     turn_id: str | None = None
+    at: int | None = None
 
 
 class EventLog(Protocol):
@@ -78,6 +82,11 @@ class Sessions(Protocol):
     def page(self, *, status: SessionStatus | None, before: str | None, limit: int) -> list[Session]:
         """Newest first; `before` is the id of the last Session of the previous page."""
 
+    def exists(self, session_id: str) -> bool: ...
+
+    def has_workspace(self, path: str) -> bool:
+        """Whether a Session ever belonged to the folder of this path."""
+
     def set_status(self, session_id: str, status: SessionStatus, closed_at: int | None) -> None: ...
 
     def workspace(self, path: str, new: Workspace) -> Workspace:
@@ -91,6 +100,9 @@ class Turns(Protocol):
         Raises:
             TurnRunning: the Session has a running turn (partial unique index).
         """
+
+    def restore(self, turn: Turn) -> None:
+        """Insert a turn in whatever state it is: for imports and copies, never for one that begins."""
 
     def lock_session(self, session_id: str) -> int:
         """Lock the Session for a begin; return the number the next turn gets. Raises SessionNotFound."""
@@ -258,6 +270,9 @@ class Effects(Protocol):
 
     def tally(self, session_id: str, *, after_number: int) -> list[EffectCount]:
         """Effects of live (not superseded) turns with number > `after_number`, counted, by operation."""
+
+    def restore(self, effect: Effect) -> None:
+        """Insert an effect in whatever state it is: for imports and copies, never for a call that is made."""
 
     def open_of_turn(self, turn_id: str) -> list[Effect]:
         """Planned, awaiting or dispatched effects of a turn."""

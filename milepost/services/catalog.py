@@ -11,6 +11,7 @@ from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
+from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
@@ -31,6 +32,7 @@ class Services:
     changes: ChangesService
     search: SearchService
     exports: ExportService
+    imports: ImportService
     approvals: ApprovalService
     outcomes: OutcomeService
     live: LiveService

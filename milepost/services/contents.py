@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
 
 from milepost.domain.content import INLINE_LIMIT_BYTES, PREVIEW_LIMIT_BYTES, BlobRef, Content
@@ -32,6 +32,10 @@ class Contents:
             return Content(text)
         ref = await self._blobs.put(data, media_type)
         return Content(data[:PREVIEW_LIMIT_BYTES].decode("utf-8", "ignore"), ref)
+
+    async def store_bytes(self, pieces: AsyncIterable[bytes], media_type: str) -> BlobRef:
+        """Durably keep bytes of any length as a blob. Raises StorageUnavailable."""
+        return await self._blobs.put_pieces(pieces, media_type)
 
     async def load(self, content: Content) -> str:
         """The whole text. Raises BlobNotFound."""

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +30,26 @@ class FileBlobStore:
 
     async def put(self, data: bytes, media_type: str) -> BlobRef:
         return await asyncio.to_thread(self._put, data, media_type)
+
+    async def put_pieces(self, pieces: AsyncIterable[bytes], media_type: str) -> BlobRef:
+        digest, size = hashlib.sha256(), 0
+        try:
+            await asyncio.to_thread(_make_folder, self._root)
+            temporary = self._root / f".{secrets.token_hex(8)}.tmp"
+            try:
+                with await asyncio.to_thread(_created, temporary) as file:
+                    async for piece in pieces:
+                        digest.update(piece)
+                        size += len(piece)
+                        await asyncio.to_thread(file.write, piece)
+                    await asyncio.to_thread(_flush, file)
+                ref = BlobRef(digest.hexdigest(), size, media_type)
+                await asyncio.to_thread(_place, temporary, self._path(ref.digest))
+            finally:
+                await asyncio.to_thread(temporary.unlink, missing_ok=True)
+        except OSError as error:
+            raise _unstored(size, self._root, error) from error
+        return ref
 
     async def get(self, ref: BlobRef) -> bytes:
         return await asyncio.to_thread(self._get, ref)
@@ -67,10 +87,7 @@ class FileBlobStore:
                 _write(path, data)
             _sync(path.parent)
         except OSError as error:
-            raise StorageUnavailable(
-                f"A blob of {len(data)} bytes cannot be stored under {self._root}: {error.strerror or error}.",
-                fix="Check that the folder belongs to this user and that the disk has space, then repeat.",
-            ) from error
+            raise _unstored(len(data), self._root, error) from error
         return ref
 
     def _get(self, ref: BlobRef) -> bytes:
@@ -122,6 +139,28 @@ def _unreadable(path: Path, error: OSError) -> StorageUnavailable:
     return StorageUnavailable(
         f"The blob {path} cannot be read: {error.strerror or error}.", fix="Check the disk and the permissions."
     )
+
+
+def _unstored(size: int, root: Path, error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"A blob of {size} bytes cannot be stored under {root}: {error.strerror or error}.",
+        fix="Check that the folder belongs to this user and that the disk has space, then repeat.",
+    )
+
+
+def _created(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _place(temporary: Path, path: Path) -> None:
+    _make_folder(path.parent)
+    temporary.replace(path)
+    _sync(path.parent)
 
 
 def _holds(path: Path, data: bytes) -> bool:

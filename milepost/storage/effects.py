@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, or_, select, update
+from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, insert, or_, select, update
 
 from milepost.domain.content import Content
 from milepost.domain.effects import (
@@ -176,6 +176,20 @@ class SqlEffects:
         return [
             EffectCount(row.operation, EffectClass(row.effect_class), EffectState(row.state), row[3]) for row in rows
         ]
+
+    def restore(self, effect: Effect) -> None:
+        row = {
+            "state": effect.state.value,
+            "attempt": effect.attempt,
+            "dispatched_at": effect.dispatched_at,
+            "finished_at": effect.finished_at,
+            "worker": effect.worker,
+            "result": effect.result,
+            "error_code": effect.error_code,
+            "error_message": effect.error_message,
+        }
+        values = {**_values(effect.spec, effect.created_at, ""), **row}
+        self._conn.execute(insert(effects), values)
 
     def open_of_turn(self, turn_id: str) -> list[Effect]:
         return [_effect(row) for row in self._conn.execute(_OPEN_OF_TURN, {"turn": turn_id})]

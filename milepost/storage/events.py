@@ -128,11 +128,12 @@ class SqlEventLog:
             if item.turn_id in ended and not isinstance(item.event, LATE_EVENTS):
                 raise TurnNotRunning(f"Turn {item.turn_id} has ended; '{item.event.TYPE}' cannot be added to it.")
             seq += 1
-            row = _row(stream_id, seq, item, at, head)
+            when = at if item.at is None else item.at
+            row = _row(stream_id, seq, item, when, head)
             head = row["hash"]
             known[item.key] = seq
             rows.append(row)
-            added.append((seq, at, item.turn_id, item.event))
+            added.append((seq, when, item.turn_id, item.event))
         if rows:
             _INSERT.run_many(self._conn, rows)
             _SET_HEAD.run(self._conn, {"stream": stream_id, "seq": seq, "head": head})

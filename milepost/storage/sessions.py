@@ -60,6 +60,13 @@ class SqlSessions:
             raise missing(session_id)
         return _session(row)
 
+    def exists(self, session_id: str) -> bool:
+        return self._conn.execute(_GET, {"session": session_id}).first() is not None
+
+    def has_workspace(self, path: str) -> bool:
+        digest = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._conn.execute(_WORKSPACE, {"digest": digest}).first() is not None
+
     def page(self, *, status: SessionStatus | None, before: str | None, limit: int) -> list[Session]:
         query = _PAGE.limit(limit)
         if status is not None:

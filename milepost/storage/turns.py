@@ -97,6 +97,14 @@ class SqlTurns:
         # One statement decides every uniqueness rule without aborting the transaction.
         if self._conn.execute(_ADD.on(self._conn), _values(turn)).rowcount == 0:
             raise self._conflict(turn)
+        self._add_origin(turn)
+
+    def restore(self, turn: Turn) -> None:
+        if self._conn.execute(_ADD.on(self._conn), _values(turn)).rowcount == 0:
+            raise self._conflict(turn)
+        self._add_origin(turn)
+
+    def _add_origin(self, turn: Turn) -> None:
         if turn.retry_of is not None or turn.copied_from is not None:
             row = {"turn_id": turn.turn_id, "retry_of": turn.retry_of, "copied_from": turn.copied_from}
             self._conn.execute(_ADD_ORIGIN.on(self._conn), row)

@@ -37,6 +37,7 @@ from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
+from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
@@ -281,6 +282,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
         search=SearchService(ledger),
         exports=ExportService(ledger, contents, clock, "0.1.0"),
+        imports=ImportService(ledger, contents, clock, ids),
         approvals=ApprovalService(ledger, clock, ids),
         outcomes=OutcomeService(ledger, contents, clock),
         live=LiveService(ledger, notifier, clock),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,45 @@ async def test_an_answer_in_this_process_is_read_as_it_comes() -> None:
             await client.get("/broken")
         async with client.stream("GET", "/whole") as response:
             assert response.status_code == 200
+
+
+def test_importing(milepost: Milepost) -> None:
+    milepost.home.mkdir(mode=0o700)
+    session = asyncio.run(_fill(milepost.home))
+    file = milepost.folder / "export.json"
+    assert milepost.run("export", session, "--format", "json", "--output", str(file)).code == 0
+    done = milepost.run("import", str(file), "--json")
+    assert done.code == 0, done.err
+    assert done.json()["created"] is True and done.json()["turns"] == 2
+    again = milepost.run("import", str(file))
+    assert done.json()["session_id"] in again.out and "before" in again.out
+    file.write_text('{"role": "user", "text": "x"}\nnonsense\n')
+    bad = milepost.run("import", str(file), "--workspace", ".", "--json")
+    assert (bad.code, bad.error()["field"]) == (2, "file")
+    assert bad.error()["message"].startswith("Line 2: ")
+
+
+async def test_importing_over_http(stack: Stack, tmp_path: Path) -> None:
+    builder = Builder(stack.ledger)
+    session = await builder.session("Payments", str(tmp_path))
+    await builder.turn(session, Said("please", "x" * 200_000))
+    exported = (await stack.client.get(f"/api/v1/sessions/{session}/export")).content
+    made = await stack.client.post("/api/v1/imports", content=exported)
+    assert made.status_code == 201, made.text
+    assert made.headers["location"] == f"/api/v1/sessions/{made.json()['session_id']}"
+    assert (await stack.client.post("/api/v1/imports", content=exported)).status_code == 200
+    # Far over the limit of other bodies, and sent piece by piece.
+    lines = [b'{"role": "user", "text": "%s"}\n' % (b"y" * 1_000_000) for _ in range(12)]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for line in lines:
+            yield line
+
+    transcript = await stack.client.post("/api/v1/imports", content=pieces(), params={"workspace": str(tmp_path)})
+    assert (transcript.status_code, transcript.json()["turns"]) == (201, 12)
+    history = await stack.client.get(f"/api/v1/sessions/{transcript.json()['session_id']}/history")
+    assert {turn["state"] for turn in history.json()["turns"]} == {"interrupted"}
+    bad = await stack.client.post("/api/v1/imports", content=b"{}\n", params={"workspace": str(tmp_path)})
+    assert (bad.status_code, bad.json()["code"], bad.json()["field"]) == (422, "invalid_input", "file")
+    assert (await stack.client.post("/api/v1/imports", content=lines[0])).json()["field"] == "workspace"
+    assert (await stack.client.post("/api/v1/imports?workspace=here", content=lines[0])).status_code == 422

@@ -9,6 +9,7 @@ import resource
 import stat
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,7 @@ async def test_a_root_that_cannot_be_used(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import asyncio, resource, sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from milepost.domain.errors import StorageUnavailable
 from milepost.storage import FileBlobStore
@@ -153,3 +155,25 @@ def test_a_full_disk_leaves_nothing_by_half(root: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+async def test_bytes_that_come_in_pieces(tmp_path: Path) -> None:
+    store = FileBlobStore(tmp_path / "blobs")
+
+    async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    ref = await store.put_pieces(pieces(b"ab", b"", b"cd"), "text/plain")
+    assert ref == await store.put(b"abcd", "text/plain")
+    assert await store.get(ref) == b"abcd"
+    assert await store.put_pieces(pieces(b"abcd"), "text/plain") == ref
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"xy"
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await store.put_pieces(broken(), "text/plain")
+    names = [path.name for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    assert names == [ref.digest]

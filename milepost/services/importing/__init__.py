@@ -1,0 +1,1 @@
+"""Sessions from files: lossless exports, and transcripts of other tools."""
