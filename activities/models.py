@@ -151,7 +151,8 @@ class ModelActivities:
         routing = await routing_of(self._ledger, context, params.session_id, spec.effect_id)
         route = routing.route
         # The identity of the call is that of the agent's own route; what is sent is another matter.
-        request = replace(request, provider=route.provider, model=route.model, idempotency_key=key)
+        cache_key = hashlib.sha256(f"{params.session_id}/{params.agent}".encode()).hexdigest()[:32]
+        request = replace(request, provider=route.provider, model=route.model, idempotency_key=key, cache_key=cache_key)
         found = await expected(self._ledger, started, request)
         elapsed = max(self._clock.now() - context.turn.created_at, 0) / 1_000_000
         return _Call(

@@ -61,6 +61,8 @@ class ProfileSection(Section):
     """Tags around reasoning inside the text; null takes the text as it is."""
     thinking_return: ThinkingReturn = ThinkingReturn.AUTO
     """How reasoning of earlier answers goes back to the model."""
+    prompt_cache_key: bool = False
+    """Send a key for the prompt cache, one for each agent of a Session, to endpoints that know the field."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further top-level fields of each request."""
 
@@ -150,6 +152,7 @@ class OpenAIProfileSection(ProfileSection):
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     thinking_tags: tuple[str, str] | None = None
+    prompt_cache_key: bool = True
     reasoning: bool = True
     """Whether the model reasons; false for models that refuse to be asked for it."""
     reasoning_summary: Literal["off", "auto", "concise", "detailed"] = "off"

@@ -56,6 +56,8 @@ class EndpointProfile:
         thinking_field: delta field of reasoning text; None looks at `reasoning` and `reasoning_content`.
         thinking_tags: tags around reasoning inside the text (each must be a chunk of its own); None takes text as text.
         thinking_return: how reasoning goes back.
+        prompt_cache_key: True sends `prompt_cache_key`, one for each agent of a Session, by which its requests find
+            their cached prefix; for endpoints that know the field.
         extra_body: further top-level request fields, sent as they are.
     """
 
@@ -69,6 +71,7 @@ class EndpointProfile:
     thinking_field: str | None = None
     thinking_tags: tuple[str, str] | None = ("<think>", "</think>")
     thinking_return: ThinkingReturn = ThinkingReturn.AUTO
+    prompt_cache_key: bool = False
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -198,6 +201,7 @@ class OpenAIProfile(EndpointProfile):
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     thinking_tags: tuple[str, str] | None = None
+    prompt_cache_key: bool = True
     reasoning: bool = True
     reasoning_summary: Literal["off", "auto", "concise", "detailed"] = "off"
 

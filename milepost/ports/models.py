@@ -17,6 +17,8 @@ class ModelRequest:
 
     `call_number` counts the agent's model calls of this turn from 1 and `attempt` the tries of this call; `script` is
     the scripted provider's YAML. Real providers ignore the three.
+    `cache_key` is the same for all calls of an agent in a Session and no other; a provider that takes one finds the
+    prompt cache by it.
     """
 
     provider: str
@@ -30,6 +32,7 @@ class ModelRequest:
     attempt: int
     idempotency_key: str
     script: str | None = None
+    cache_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

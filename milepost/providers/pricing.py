@@ -22,27 +22,24 @@ from milepost.domain.prices import (
     PriceTier,
     TokenPrices,
 )
-from milepost.domain.providers import CassetteMode, HttpProvider, ProviderConfig, RecordedProvider, ScriptedProvider
+from milepost.domain.providers import (
+    AnthropicProfile,
+    CassetteMode,
+    HttpProvider,
+    ProviderConfig,
+    RecordedProvider,
+    ScriptedProvider,
+)
 from milepost.domain.usage import DEFAULT_CURRENCY
 
 TABLE = "genai-prices"
-
-_TABLE_PROVIDERS = {
-    "openai": "openai",
-    "openai_responses": "openai",
-    "anthropic": "anthropic",
-    "gemini": "google",
-    "mistral": "mistral",
-    "openrouter": "openrouter",
-}
-"""Names in the table by provider type, for types whose address is the vendor's unless another is configured."""
 
 
 class PriceBook:
     """`ports.prices.Prices`.
 
     A route's prices are those of the first configured rule that matches; a script and a replayed cassette are free;
-    else those of the packaged table, for the vendor that the provider's address (or, without one, its type) names.
+    else those of the packaged table, for the vendor that the provider's address names.
     Nothing is guessed for an address that the table does not know.
     """
 
@@ -51,7 +48,7 @@ class PriceBook:
         self._prices = prices or PriceList()
 
     async def load(self) -> None:
-        if self._prices.packaged and any(self._vendor(name) is not None for name in self._providers):
+        if self._prices.packaged and any(self._address(name) is not None for name in self._providers):
             await asyncio.to_thread(_table)
 
     def of(self, provider: str, model: str) -> ModelPrices | None:
@@ -70,8 +67,9 @@ class PriceBook:
                     return replace(FREE, currency=self._prices.currency)
                 return self.of(config.source, model)
             case _:
-                vendor = self._vendor(provider)
-                return _packaged(model, *vendor) if vendor is not None and self._prices.packaged else None
+                profile = config.profile_of(model)
+                hour = isinstance(profile, AnthropicProfile) and profile.prompt_cache == "1h"
+                return _packaged(model, config.base_url, hour) if self._prices.packaged else None
 
     def window(self, provider: str, model: str) -> int | None:
         config = self._providers.get(provider)
@@ -83,16 +81,10 @@ class PriceBook:
         found = (tokens for pattern, tokens in config.context_tokens.items() if fnmatchcase(model, pattern))
         return next(found, None)
 
-    def _vendor(self, provider: str) -> tuple[str | None, str | None] | None:
-        """(name in the table, address), one of them None; None for what the table cannot know."""
+    def _address(self, provider: str) -> str | None:
+        """The address by which the table knows a vendor; None for what it cannot know."""
         config = self._providers[provider]
-        if isinstance(config, ScriptedProvider | RecordedProvider):
-            return None
-        address = getattr(config, "base_url", None)
-        if address:
-            return None, str(address)
-        name = _TABLE_PROVIDERS.get(config.type)
-        return None if name is None else (name, None)
+        return config.base_url if isinstance(config, HttpProvider) else None
 
 
 def _table() -> Any:
@@ -102,15 +94,16 @@ def _table() -> Any:
     return data_snapshot.get_snapshot()
 
 
-def _packaged(model: str, vendor: str | None, address: str | None) -> ModelPrices | None:
+def _packaged(model: str, address: str, hour: bool) -> ModelPrices | None:
+    """The table's prices; `hour`: of a cache that is kept for an hour."""
     try:
-        _, info = _table().find_provider_model(model, None, vendor, address)
-        return _converted(info.get_prices(datetime.now(UTC)))
+        _, info = _table().find_provider_model(model, None, None, address)
+        return _converted(info.get_prices(datetime.now(UTC)), hour)
     except LookupError:
         return None
 
 
-def _converted(found: Any) -> ModelPrices | None:
+def _converted(found: Any, hour: bool) -> ModelPrices | None:
     """The table's prices in our classes. A class without a price of its own costs what the class around it costs."""
     if found.input_mtok is None or found.output_mtok is None:
         return None
@@ -119,7 +112,12 @@ def _converted(found: Any) -> ModelPrices | None:
         "cached_input": (found.cache_read_mtok, found.input_mtok),
         "output": (found.output_mtok,),
         "reasoning": (found.output_reasoning_mtok, found.output_mtok),
-        "cache_write": (found.cache_write_mtok, found.cache_write_5m_mtok, found.input_mtok),
+        "cache_write": (
+            found.cache_write_1h_mtok if hour else None,
+            found.cache_write_mtok,
+            found.cache_write_5m_mtok,
+            found.input_mtok,
+        ),
     }
     chosen = {name: next(value for value in values if value is not None) for name, values in keys.items()}
     # The table counts calls in thousands.

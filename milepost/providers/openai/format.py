@@ -58,6 +58,8 @@ class ResponsesFormat:
         body.update({sent: chosen[name] for name, sent in _SETTINGS.items() if name in chosen})
         if text := _text_format(request, profile, notes):
             body["text"] = text
+        if profile.prompt_cache_key and request.cache_key:
+            body["prompt_cache_key"] = request.cache_key
         # The conversation is last: all before it stays the same from call to call.
         return Outgoing("/responses", {**body, **profile.extra_body, "input": found})
 

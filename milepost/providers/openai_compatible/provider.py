@@ -182,6 +182,8 @@ def body_settings(
     """The library's settings from chosen sampling settings and further fields of the request's body."""
     settings: dict[str, Any] = {_LIBRARY_NAMES.get(name, name): value for name, value in chosen.items()}
     fields = {**body, **profile.extra_body}
+    if profile.prompt_cache_key and request.cache_key:
+        fields.setdefault("prompt_cache_key", request.cache_key)
     wanted = json_output(request.sampling, profile, notes)
     if wanted is not None:
         fields["response_format"] = _response_format(wanted)
