@@ -62,7 +62,7 @@ def assert_one_prefix(wire: Wire, bodies: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("turns", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 async def test_a_request_begins_with_the_one_before(
     opened: OpenLedger, temporal_address: TemporalAddress, tmp_path: Path, servers: dict[str, WireServer], turns: int
 ) -> None:
@@ -94,7 +94,7 @@ async def test_a_request_begins_with_the_one_before(
             )
             text = f"Turn {number}: {TRICKY}"
             begun = await stack.turns.begin(BeginTurn(session, text, agent=wire.name))
-            turn = await stack.ended(begun.turn.turn_id, 90)
+            turn = await stack.ended(begun.turn.turn_id, 110)
             assert turn.state is TurnState.COMPLETED, (wire.name, turn.error_message)
 
     async with stack.worker():
