@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from tests.api.stack import TOKEN, Stack
 
 Frame = dict[str, Any]
+TERMINAL = ("turn.completed", "turn.failed", "turn.stopped", "turn.interrupted")
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -74,18 +75,21 @@ class Transcript:
     seqs: list[int] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    thoughts: dict[str, str] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     final: dict[str, str] = field(default_factory=dict)
+    final_thoughts: dict[str, str] = field(default_factory=dict)
     gaps: list[dict[str, Any]] = field(default_factory=list)
     superseded: int = 0
+    ended: set[str] = field(default_factory=set)
 
     def fill(self, gap: dict[str, Any], text: str) -> None:
         """Put in what was fetched for a gap."""
         self.gaps.remove(gap)
         assert len(text) == gap["end"] - gap["start"]
-        if gap["channel"] == "text":
-            call, start, end = gap["effect_id"], gap["start"], gap["end"]
-            self.texts[call] = self.texts[call][:start] + text + self.texts[call][end:]
+        shown = self.texts if gap["channel"] == "text" else self.thoughts
+        call, start, end = gap["effect_id"], gap["start"], gap["end"]
+        shown[call] = shown[call][:start] + text + shown[call][end:]
 
     def apply(self, frame: Frame) -> None:
         data = frame["data"]
@@ -94,33 +98,41 @@ class Transcript:
                 assert data["seq"] == len(self.seqs) + 1, f"event {data['seq']} after {self.seqs[-3:]}"
                 self.seqs.append(data["seq"])
                 self.types.append(data["type"])
+                if data["type"] in TERMINAL:
+                    self.ended.add(data["turn_id"])
                 if data["type"] == "model.called":
                     call = data["payload"]["effect_id"]
-                    self.final[call] = "".join(part["text"] for part in data["payload"]["message"]["parts"])
+                    parts = data["payload"]["message"]["parts"]
+                    for kind, shown, final in (
+                        ("text", self.texts, self.final),
+                        ("reasoning", self.thoughts, self.final_thoughts),
+                    ):
+                        final[call] = "".join(part["text"] for part in parts if part["kind"] == kind)
+                        if all(gap["effect_id"] != call for gap in self.gaps):
+                            assert final[call].startswith(shown.get(call, ""))
                     self.gaps = [gap for gap in self.gaps if gap["effect_id"] != call]
-                    if "\0" * 20 not in self.texts.get(call, ""):
-                        assert self.final[call].startswith(self.texts.get(call, ""))
             case "delta":
                 call = data["effect_id"]
                 assert call not in self.final, "text of a call that has ended"
                 assert data["attempt"] >= self.attempts.get(call, 1), "text of a superseded attempt"
                 self.attempts[call] = data["attempt"]
-                assert data["offset"] == len(self.texts.get(call, "")), "text lost or doubled"
-                self.texts[call] = self.texts.get(call, "") + data["text"]
+                shown = self.texts if data["channel"] == "text" else self.thoughts
+                assert data["offset"] == len(shown.get(call, "")), "text lost or doubled"
+                shown[call] = shown.get(call, "") + data["text"]
             case "gap":
                 for gap in data["ranges"]:
                     call = gap["effect_id"]
                     assert gap["attempt"] >= self.attempts.get(call, 1), "a gap in a superseded attempt"
                     self.attempts[call] = gap["attempt"]
                     self.gaps.append(gap)
-                    if gap["channel"] == "text":
-                        assert gap["start"] == len(self.texts.get(call, "")), "text lost or doubled"
-                        self.texts[call] = self.texts.get(call, "") + "\0" * (gap["end"] - gap["start"])
+                    shown = self.texts if gap["channel"] == "text" else self.thoughts
+                    assert gap["start"] == len(shown.get(call, "")), "text lost or doubled"
+                    shown[call] = shown.get(call, "") + "\0" * (gap["end"] - gap["start"])
             case "attempt.superseded":
                 self.superseded += 1
                 call = data["effect_id"]
                 if self.attempts.get(call, 1) <= data["attempt"]:
-                    self.texts[call] = ""
+                    self.texts[call] = self.thoughts[call] = ""
                     self.attempts[call] = data["attempt"] + 1
             case "problem":
                 raise AssertionError(data)

@@ -16,6 +16,7 @@ from milepost.domain.turns import TurnState, TurnStatus
 from milepost.services.live import Cursor, LiveService
 from tests.support.sandboxes import MemorySandboxes
 from tests.support.temporal import Stack
+from tests.turns.stop_rounds import rounds
 from tests.turns.test_turns import call, events_of, script
 
 
@@ -117,3 +118,10 @@ async def test_no_event_of_a_turn_follows_its_terminal_event(stack: Stack, tmp_p
             last[event.turn_id] = event.type
     assert len(last) == 6
     assert set(last.values()) <= {"turn.stopped", "turn.completed"}
+
+
+async def test_stopping_a_turn_never_touches_the_next(stack: Stack, tmp_path: Path) -> None:
+    """A few rounds; `python -m tests.turns.stop_rounds` runs a thousand."""
+    async with stack.worker():
+        tally = await rounds(stack, tmp_path, 8, seed=3)
+    assert tally.stopped + tally.completed == 8 and tally.stopped

@@ -16,13 +16,15 @@ from milepost.domain.errors import TurnNotRunning
 from milepost.domain.events import TERMINAL_TURN_EVENTS, ModelCalled
 from milepost.domain.providers import OpenAICompatibleProvider, ScriptedProvider
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, Approval
-from milepost.domain.turns import Turn, TurnState
+from milepost.domain.turns import Turn, TurnState, TurnStatus
 from milepost.providers.gateway import Gateway
 from milepost.services.dispatch import Dispatcher
 from milepost.storage import FileBlobStore
-from milepost.temporal.client import TemporalAddress
+from milepost.temporal.client import TemporalAddress, connect
+from milepost.temporal.starter import TemporalStarter
 from tests.support.databases import OpenLedger
 from tests.support.openai_server import OpenAIServer, Reply
+from tests.support.proxy import proxied
 from tests.support.sandboxes import MemorySandboxes
 from tests.support.temporal import Stack, build_stack
 from tests.turns.conftest import NoSecrets
@@ -238,6 +240,34 @@ async def test_while_a_call_waits_for_a_person(scene: Scene) -> None:
         await scene.stopped(session, begun.turn.turn_id)
         await scene.goes_on(session)
     assert session not in scene.sandboxes.by_session
+
+
+@pytest.mark.slow
+async def test_while_temporal_is_down(scene: Scene, temporal_address: TemporalAddress) -> None:
+    stack, session = scene.stack, await scene.stack.open(scene.folder)
+    async with proxied(temporal_address.target) as temporal:
+        client = await connect(replace(temporal_address, target=temporal.address))
+        scene.stack = replace(stack, client=client, starter=TemporalStarter(client, stack.parts.ledger.instance_id))
+        waiting = await stack.open(scene.folder)
+        async with scene.stack.worker():
+            begun = await stack.send(session, script=script(LONG))
+            await first_delta(stack, session)
+            temporal.go_down()
+            unclaimed = await stack.send(waiting, script=WITH_TOOL)
+            view = await stack.turns.stop(unclaimed.turn.turn_id, actor="test")
+            assert view.turn.state is TurnState.STOPPED, "nothing of it has begun anywhere"
+            await stack.turns.stop(begun.turn.turn_id, actor="test")
+            # What it does ends at once, only its end cannot be recorded yet.
+            async with asyncio.timeout(SECONDS):
+                while not await scene.said(session, begun.turn.turn_id):
+                    await asyncio.sleep(0.02)
+            assert (await stack.turns.get(begun.turn.turn_id)).status is TurnStatus.STOPPING
+            temporal.down = False
+            for each, turn_id in ((session, begun.turn.turn_id), (waiting, unclaimed.turn.turn_id)):
+                await scene.stopped(each, turn_id)
+                await scene.goes_on(each)
+    (said,) = (await scene.said(session, begun.turn.turn_id))[:1]
+    assert said and str(LONG["text"]).startswith(said)
 
 
 @pytest.mark.parametrize("work", ["model", "tool"])
