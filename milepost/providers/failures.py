@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import httpx2
 from openai import APIStatusError
@@ -24,9 +24,9 @@ from milepost.domain.errors import (
     ModelError,
     ModelIncomplete,
     ModelRequestRejected,
-    ModelTimedOut,
     ModelUnavailable,
 )
+from milepost.providers.connection import broken, causes, timed_out
 from milepost.providers.faults import bounded, detail, quota_exhausted, status_error, unauthorized
 from milepost.providers.provider import EndpointConfig
 from milepost.security.redaction import Redactor
@@ -34,17 +34,17 @@ from milepost.security.redaction import Redactor
 
 def model_error(error: Exception, config: EndpointConfig, redact: Redactor, *, begun: bool) -> MilepostError:
     """The error to raise for `error`; `begun` tells whether any event of the answer had come."""
-    ours = next((cause for cause in _chain(error) if isinstance(cause, MilepostError)), None)
+    ours = next((cause for cause in causes(error) if isinstance(cause, MilepostError)), None)
     if ours is not None:
         return ours
-    status = next((cause.status_code for cause in _chain(error) if isinstance(cause, APIStatusError)), None)
+    status = next((cause.status_code for cause in causes(error) if isinstance(cause, APIStatusError)), None)
     match error:
         case ModelAPIError():
             return _api_error(error, status, config, redact, begun)
         case httpx2.TimeoutException():
-            return _timed_out(error, config)
+            return timed_out(error, config)
         case httpx2.TransportError():
-            return _connection(error, config, redact, begun)
+            return broken(error, config, redact, begun=begun)
         case UnexpectedModelBehavior():
             return ModelIncomplete(f"Provider '{config.name}' ended its answer before the first event.")
         case UserError():
@@ -66,9 +66,9 @@ def _api_error(
     said = detail(_said(error), redact)
     match error:
         case ModelTimeoutError():
-            return _timed_out(error, config)
+            return timed_out(error, config)
         case ModelConnectionError():
-            return _connection(error, config, redact, begun)
+            return broken(error, config, redact, begun=begun)
         case ModelQuotaExceededError():
             return quota_exhausted(bounded(f"Provider '{config.name}': {said}"), status)
         case ModelAuthenticationError():
@@ -85,40 +85,9 @@ def _api_error(
         )
     if in_stream:
         return ModelUnavailable(bounded(f"Provider '{config.name}' reported an error in its answer: {said}"))
-    if any(isinstance(cause, ValueError) for cause in _chain(error)):
+    if any(isinstance(cause, ValueError) for cause in causes(error)):
         return ModelUnavailable(f"Provider '{config.name}' sent an event that is not JSON.")
     return ModelIncomplete(f"Provider '{config.name}' ended its answer without a finish reason; it is not complete.")
-
-
-def _timed_out(error: Exception, config: EndpointConfig) -> ModelTimedOut:
-    limits = config.timeouts
-    if any(isinstance(cause, httpx2.ConnectTimeout) for cause in _chain(error)):
-        return ModelTimedOut(
-            f"Provider '{config.name}' could not be reached within {limits.connect:g} s.", field="timeouts.connect"
-        )
-    return ModelTimedOut(f"Provider '{config.name}' sent nothing for {limits.idle:g} s.", field="timeouts.idle")
-
-
-def _connection(
-    error: Exception, config: EndpointConfig, redact: Redactor, begun: bool
-) -> ModelUnavailable | ModelIncomplete:
-    last = list(_chain(error))[-1]
-    said = detail(f"{type(last).__name__}: {last}", redact)
-    if begun:
-        return ModelIncomplete(bounded(f"The connection to provider '{config.name}' broke off in mid-answer ({said})."))
-    return ModelUnavailable(
-        bounded(f"Provider '{config.name}' cannot be reached ({said})."),
-        fix=f"Check that the server behind {redact(config.base_url)} runs.",
-    )
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__
 
 
 def _said(error: ModelAPIError) -> str:

@@ -146,7 +146,7 @@ async def test_the_cache_is_marked_as_configured(
 
 
 async def test_what_was_written_to_the_cache_is_input(fake: Endpoint, server: AnthropicServer) -> None:
-    server.plan(Reply(text="x", tokens=Tokens(100, 40, 5), extra={"cache_write": 90}))
+    server.plan(Reply(text="x", tokens=Tokens(10, 40, 5, cache_write=90)))
     usage = (await hear(fake(), request())).done.usage
     assert usage == Usage(100, 40, 5, cache_write_tokens=90)
 

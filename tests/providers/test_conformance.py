@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -25,8 +26,9 @@ from milepost.domain.errors import (
     ModelUnavailable,
 )
 from milepost.domain.messages import AssistantMessage, FinishReason, ReasoningPart, Sampling, TextPart, ToolMessage
+from milepost.domain.prices import ModelPrices, TokenPrices
 from milepost.domain.providers import ModelLimits, ModelTimeouts
-from milepost.domain.usage import Usage
+from milepost.domain.usage import UNKNOWN_USAGE, Cost, Usage
 from milepost.providers.gateway import Gateway
 from tests.providers.conftest import KEY, READ, Heard, Make, Secrets, hear, request, user
 from tests.providers.wires import WIRES, Wire
@@ -117,6 +119,32 @@ async def test_missing_usage_is_unknown_not_zero(fake: Endpoint, server: WireSer
     done = (await hear(fake(), request())).done
     assert not done.usage.complete
     assert "usage" in done.diagnostics[-1]
+
+
+async def test_what_a_session_costs_is_what_the_service_bills(wire: Wire, fake: Endpoint, server: WireServer) -> None:
+    """Exactly, with each class at a price of its own where the service counts it apart; a cut answer is a subtotal."""
+    tokens = [Tokens(1200, 800, 90, 40), Tokens(7, 0, 3, 0), Tokens(0, 5000, 1, 900), Tokens(11, 3, 7, 0)]
+    if wire.name == "anthropic":
+        tokens.append(Tokens(3, 100, 5, 0, cache_write=4096))
+    apart = wire.counts(Tokens(0, 1, 0, 1)) == Usage(0, 1, 0, 1)
+    each = {"input": "3", "cached": "0.3" if apart else "3", "output": "15", "reasoning": "12" if apart else "15"}
+    billed = {name: Decimal(price) for name, price in each.items()} | {"cache_write": Decimal("3.75")}
+    prices = TokenPrices(
+        billed["input"], billed["cached"], billed["output"], billed["reasoning"], billed["cache_write"]
+    )
+    server.plan(*(Reply(text="x", reasoning="y", calls=CALL, tokens=spent) for spent in tokens))
+    gateway = fake()
+    usage = Usage()
+    for _ in tokens:
+        usage += (await hear(gateway, request(tools=(READ,)))).done.usage
+    assert ModelPrices("test", prices).cost(usage) == Cost(server.invoice({"fake-small": billed}) * 1_000_000)
+    server.plan(Reply(text="one two three", fault="rst", fault_after=2))
+    with pytest.raises(ModelIncomplete) as caught:
+        await hear(gateway, request())
+    assert caught.value.may_have_cost
+    total = ModelPrices("test", prices).cost(usage + UNKNOWN_USAGE)
+    assert not total.complete
+    assert total.micros < server.invoice({"fake-small": billed}) * 1_000_000
 
 
 @pytest.mark.parametrize(

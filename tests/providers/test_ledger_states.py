@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from milepost.domain.events import Event, ModelCalled
-from milepost.domain.messages import AssistantMessage, AssistantPart, Message, ReasoningPart
+from milepost.domain.messages import AssistantMessage, Message
 from milepost.ledger.codec import decode, encode
 from milepost.ledger.transcript import turn_messages
 from milepost.providers.gateway import Gateway
@@ -38,14 +38,10 @@ def written(draw: st.DrawFn, called: ModelCalled) -> ModelCalled:
     """The answer as one of the services would have left it: with its state, through the ledger's own codec."""
     author, model = draw(st.sampled_from([None, *FORMATS])), draw(st.sampled_from(MODELS))
     if author is not None:
-        blocks = [Block(part, _beside(author, part)) for part in called.message.parts]
+        blocks = [Block(part, author.beside(part)) for part in called.message.parts]
         state = seal(blocks, author.name, author.name, model)
         called = replace(called, provider=author.name, model=model, message=AssistantMessage(parts_of(blocks), state))
     return decode(encode(called), ModelCalled)
-
-
-def _beside(author: Wire, part: AssistantPart) -> dict[str, object]:
-    return author.signed(part.text) if isinstance(part, ReasoningPart) else {}
 
 
 @st.composite

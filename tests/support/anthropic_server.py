@@ -1,8 +1,8 @@
 """A fake of Anthropic's messages API: faithful by default, misbehaving on request.
 
 `Reply.extra`: `signature` (text, default a true one; empty for none), `signature_pieces` (how many deltas it comes in),
-`redacted` (data of a redacted thinking block after the thinking), `cache_write` (tokens of the input that were written
-to the cache), `input_at_start` (the input of a call comes whole, with its beginning).
+`redacted` (data of a redacted thinking block after the thinking), `input_at_start` (the input of a call comes whole,
+with its beginning).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AnthropicServer(WireServer):
         return self.frame({"type": "message_stop"}) if reply.events is None else ""
 
     def payloads(self, body: Any, reply: Reply) -> Iterator[Any]:
-        usage = reply.usage or _usage(reply.tokens or Tokens(), reply)
+        usage = reply.usage or _usage(reply.tokens or Tokens())
         first = {**usage, "output_tokens": 1} if reply.usage_at != "none" else None
         message = {"id": "msg_fake", "type": "message", "role": "assistant", "model": body["model"], "content": []}
         yield {"type": "message_start", "message": {**message, "stop_reason": None, "usage": first}}
@@ -55,11 +55,10 @@ class AnthropicServer(WireServer):
         yield from _ends(reply, usage)
 
 
-def _usage(tokens: Tokens, reply: Reply) -> dict[str, Any]:
-    written = reply.extra.get("cache_write", 0)
+def _usage(tokens: Tokens) -> dict[str, Any]:
     usage: dict[str, Any] = {
-        "input_tokens": tokens.input - written,
-        "cache_creation_input_tokens": written,
+        "input_tokens": tokens.input,
+        "cache_creation_input_tokens": tokens.cache_write,
         "cache_read_input_tokens": tokens.cached,
         "output_tokens": tokens.output + tokens.reasoning,
     }

@@ -28,12 +28,13 @@ STALL_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Tokens:
-    """What an answer costs, in four classes that do not overlap."""
+    """What an answer costs, in classes that do not overlap; `cache_write` is for services that charge for it."""
 
     input: int = 11
     cached: int = 0
     output: int = 7
     reasoning: int = 0
+    cache_write: int = 0
 
 
 @dataclass(frozen=True)
