@@ -12,7 +12,7 @@ from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
 from milepost.domain.errors import MilepostError
 from milepost.domain.messages import Sampling, UserMessage
-from milepost.domain.providers import ProviderConfig, Route
+from milepost.domain.providers import ProviderConfig, RecordedProvider, Route, ScriptedProvider
 from milepost.domain.tools import ToolDefinition
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.ports.models import ModelCompleted, ModelGateway, ModelInfo, ModelRequest
@@ -119,7 +119,9 @@ class ModelService:
         except TimeoutError:
             return replace(shape, ok=False, detail=f"No answer within {LIST_SECONDS:.0f} s.")
         if models is None:
-            return replace(shape, detail="Does not list its models; any name can be used.")
+            offline = isinstance(config, ScriptedProvider | RecordedProvider)
+            said = "Calls no model." if offline else "Does not list its models; any name can be used."
+            return replace(shape, detail=said)
         return replace(shape, detail=f"Lists {len(models)}.", models=tuple(models))
 
     async def _checked(self, route: Route, users: tuple[str, ...], call: bool) -> RouteCheck:

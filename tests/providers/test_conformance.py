@@ -31,7 +31,7 @@ from milepost.domain.providers import ModelLimits, ModelTimeouts
 from milepost.domain.usage import UNKNOWN_USAGE, Cost, Usage
 from milepost.providers.gateway import Gateway
 from tests.providers.conftest import KEY, READ, Heard, Make, Secrets, hear, request, user
-from tests.providers.wires import WIRES, Wire
+from tests.providers.wires import WIRE_PARAMETERS, Wire
 from tests.support.wire_server import Reply, Tokens, WireServer
 
 Endpoint = Callable[..., Gateway]
@@ -43,7 +43,7 @@ CALLS = [{"name": "read_file", "arguments": RAW_A}, {"name": "read_file", "argum
 CALL = CALLS[:1]
 
 
-@pytest.fixture(params=WIRES, ids=lambda wire: str(wire.name))
+@pytest.fixture(params=WIRE_PARAMETERS)
 def wire(request: pytest.FixtureRequest) -> Wire:
     found: Wire = request.param
     return found

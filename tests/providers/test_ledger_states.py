@@ -23,13 +23,12 @@ from milepost.providers.gateway import Gateway
 from milepost.providers.raw_json import encode as encode_body
 from milepost.providers.sealed import Block, parts_of, seal
 from tests.providers.conftest import READ, Secrets, hear, request, user
-from tests.providers.wires import WIRES, Wire
+from tests.providers.wires import WIRE_PARAMETERS, WIRES, Wire
 from tests.support.validators import validate
 from tests.support.wire_server import WireServer
 from tests.unit.streams import AGENTS, turns
 
 FORMATS = [wire for wire in WIRES if wire.format is not None]
-OTHERS = [wire for wire in WIRES if wire.format is None]
 MODELS = ("fake-small", "fake-large")
 
 
@@ -71,7 +70,7 @@ def test_every_state_of_the_ledger_becomes_a_valid_request(wire: Wire, messages:
     assert encode_body(again.body).decode() == body, "the same conversation is the same bytes"
 
 
-@pytest.fixture(scope="module", params=OTHERS, ids=lambda wire: str(wire.name))
+@pytest.fixture(scope="module", params=[each for each in WIRE_PARAMETERS if each.values[0].format is None])
 def calling(request: pytest.FixtureRequest) -> Iterator[tuple[WireServer, asyncio.Runner, Gateway]]:
     """A gateway on the fake of a type that stands on a library: its requests are looked at on the wire."""
     wire: Wire = request.param

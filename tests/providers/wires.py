@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from milepost.domain.messages import AssistantPart, ReasoningPart, ToolCallPart
 from milepost.domain.providers import (
     AnthropicProfile,
@@ -58,6 +60,7 @@ class Wire:
         refuses: whether a refusal is told from an answer.
         names_calls: whether calls have ids by nature, so that a missing one is worth a note.
         recovers: whether a call written as text is taken as a call.
+        twin: whether another type stands on the same code, so that the cases need not run for both each time.
         garbage: events that nobody can read.
     """
 
@@ -82,6 +85,7 @@ class Wire:
     refuses: bool = True
     names_calls: bool = True
     recovers: bool = False
+    twin: bool = False
     garbage: tuple[str, ...] = ("data: {not json\n\n", "data: [1]\n\n", "data: 5\n\n")
 
     def made(self, server: WireServer, name: str = "fake", **changes: Any) -> ProviderConfig:
@@ -162,6 +166,7 @@ WIRES = [
     Wire(
         name="openrouter",
         server=OpenRouterServer,
+        twin=True,
         config=OpenRouterProvider,
         finishes={"stop": "stop", "length": "length", "filter": "content_filter", "calls": "tool_calls"},
         is_finish=lambda event: isinstance(event, dict) and _openai_finish(event),
@@ -216,3 +221,6 @@ WIRES = [
         beside=_mistral_beside,
     ),
 ]
+
+WIRE_PARAMETERS = [pytest.param(wire, id=wire.name, marks=[pytest.mark.slow] if wire.twin else []) for wire in WIRES]
+"""The formats as parameters of cases."""

@@ -10,7 +10,8 @@ import pytest
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import SecretMissing
 from milepost.domain.events import AgentStarted, ModelCalled, ModelFailed, ModelRetried
-from milepost.domain.providers import OpenAICompatibleProvider, Route, ScriptedProvider
+from milepost.domain.messages import Sampling
+from milepost.domain.providers import EndpointProfile, OpenAICompatibleProvider, Route, ScriptedProvider
 from milepost.domain.turns import Turn, TurnState
 from milepost.providers.gateway import Gateway
 from milepost.storage import FileBlobStore
@@ -21,6 +22,7 @@ from tests.support.temporal import Stack, build_stack
 from tests.turns.test_turns import events_of
 
 NEVER = "http://127.0.0.1:1/v1"
+NO_TEMPERATURE = EndpointProfile(unsupported=frozenset({"temperature"}))
 ROUTES = (Route("second", "fake-large"), Route("third", "demo"))
 
 
@@ -39,20 +41,26 @@ async def make_stack(
     gateways: list[Gateway] = []
 
     async def make(fallbacks: tuple[Route, ...] = ROUTES, key: str | None = None) -> Stack:
+        url = model_server.base_url
         third = "responses: [{text: From the script.}, {text: Again.}]"
         gateway = Gateway(
             {
-                "first": OpenAICompatibleProvider("first", model_server.base_url, "fake-small", api_key=key),
-                "second": OpenAICompatibleProvider("second", model_server.base_url, "fake-large"),
+                "first": OpenAICompatibleProvider("first", url, "fake-small", api_key=key),
+                "second": OpenAICompatibleProvider(
+                    "second", model_server.base_url, "fake-large", profile=NO_TEMPERATURE
+                ),
                 "third": ScriptedProvider("third", "demo", third),
             },
             Secrets(),
         )
         gateways.append(gateway)
         gateway.validate = lambda *args: None  # type: ignore[method-assign]
-        agents = {"default": AgentConfig("default", "first", "fake-small", tools=(), fallbacks=fallbacks)}
+        sampling = Sampling(temperature=0.3)
+        agent = AgentConfig("default", "first", "fake-small", tools=(), sampling=sampling, fallbacks=fallbacks)
         blobs = FileBlobStore(tmp_path / "blobs")
-        return await build_stack(opened.ledger, opened.notifier, blobs, gateway, None, temporal_address, agents)
+        return await build_stack(
+            opened.ledger, opened.notifier, blobs, gateway, None, temporal_address, {"default": agent}
+        )
 
     yield make
     for gateway in gateways:
@@ -87,7 +95,9 @@ async def test_the_next_route_answers_and_the_earlier_failure_is_told(
     # The cost of both is kept: what the first used is unknown, so the sum is a subtotal.
     assert turn.usage.output_tokens == called.usage.output_tokens > 0 and not turn.usage.complete
     entry = await stack.history.entry(turn.turn_id)
-    (note,) = entry.agents[0].notes
+    note, left_out = entry.agents[0].notes
+    assert "'temperature'" in left_out, "what this route does not take is recorded"
+    assert [seen.body.get("temperature") for seen in model_server.chats] == [0.3, None]
     assert "first/fake-small failed (model_incomplete" in note and note.endswith("went on with second/fake-large.")
 
 
