@@ -132,8 +132,13 @@ class World:
             async with asyncio.timeout(REACH_SECONDS):
                 await process.reached.wait()
             revive = await self.shape.kill("instance", process, rng)
-            await asyncio.sleep(rng.uniform(0, 0.5))
-            await revive()
+            await asyncio.sleep(rng.uniform(0.2, 1))
+            try:
+                await revive()
+            except AssertionError:
+                # The Temporal server of the dead instance may hold its store for a moment longer.
+                await asyncio.sleep(5)
+                await revive()
         with contextlib.suppress(TimeoutError):  # it is judged as it is then
             async with asyncio.timeout(END_SECONDS):
                 while await self._state(turn) is TurnState.RUNNING:
