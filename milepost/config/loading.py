@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from pydantic import ValidationError
 
 from milepost.config import convert
+from milepost.config.convert_providers import providers
 from milepost.config.document import Document, read_document
 from milepost.config.environment import (
     config_override,
@@ -143,7 +144,7 @@ def load_config(explicit: Path | None = None) -> Config:
         settings=settings,
         path=path,
         data_root=_data_root(settings, base),
-        providers=convert.providers(settings, base),
+        providers=providers(settings, base),
         agents=convert.agents(settings),
         tools=convert.tools(settings),
         hooks=convert.hooks(settings),
