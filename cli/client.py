@@ -87,13 +87,23 @@ class ApiClient:
             raise _lost(error) from error
         return self._body(response)
 
-    async def pages(self, path: str, key: str, limit: int, **query: str | int | bool | None) -> list[Json]:
-        """Up to `limit` items of a list, page by page."""
+    async def pages(
+        self,
+        path: str,
+        key: str,
+        limit: int,
+        *,
+        also: tuple[str, list[Json]] | None = None,
+        **query: str | int | bool | None,
+    ) -> list[Json]:
+        """Up to `limit` items of a list, page by page. `also`: a second list of the pages, and where its items go."""
         items: list[Json] = []
         cursor: str | int | None = None
         while len(items) < limit:
             page = await self.get(path, cursor=cursor, limit=min(PAGE, limit - len(items)), **query)
             items.extend(page[key])
+            if also is not None:
+                also[1].extend(page.get(also[0], []))
             cursor = page.get("next_cursor")
             if cursor is None:
                 break

@@ -12,6 +12,7 @@ from api.documentation import problems
 from api.responses import reply
 from api.schemas.budgets import SessionUsageShape
 from api.schemas.history import (
+    ActiveState,
     EffectPage,
     EffectShape,
     EffectsQuery,
@@ -19,11 +20,13 @@ from api.schemas.history import (
     HistoryQuery,
     HistoryTurn,
 )
+from api.schemas.rewinds import RewindShape
 from api.texts import TEXT_RESPONSE, text_response
 from milepost.domain.errors import EffectNotFound, InvalidInput
 from milepost.domain.turns import TurnStatus
 from milepost.ledger.history import HistoryEntry
 from milepost.services.catalog import Services
+from milepost.services.turns import TurnView
 
 router = APIRouter(prefix="/api/v1", tags=["history"])
 
@@ -40,7 +43,21 @@ async def read_history(
     """Turns with output, agents and tool calls; pass `next_cursor` as `cursor` to go on."""
     page = await services.history.page(session_id, before=query.cursor, limit=query.limit, superseded=query.superseded)
     turns = [await _turn(services, entry) for entry in page.entries]
-    return reply(HistoryPageShape(session_id=session_id, turns=turns, next_cursor=page.next_before))
+    active = await services.turns.active(session_id)
+    shape = HistoryPageShape(
+        session_id=session_id,
+        session_status=page.status.value,
+        active_turn=None if active is None else _active(active),
+        turns=turns,
+        rewinds=[RewindShape.of(rewind) for rewind in page.rewinds],
+        next_cursor=page.next_before,
+    )
+    return reply(shape)
+
+
+def _active(view: TurnView) -> ActiveState:
+    turn = view.turn
+    return ActiveState(turn_id=turn.turn_id, number=turn.number, state=turn.state.value, status=view.status.value)
 
 
 @router.get(

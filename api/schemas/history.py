@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from api.schemas.base import Query, Shape
+from api.schemas.rewinds import RewindShape
 from api.schemas.sessions import ID_PATTERN, MAX_LIMIT
 from api.schemas.turns import NumberPage, TurnShape, turn_fields
 from api.schemas.usage import UsageShape
@@ -111,11 +112,25 @@ class HistoryTurn(TurnShape):
         )
 
 
+class ActiveState(Shape):
+    """The running turn, as frames of the live stream name it."""
+
+    turn_id: str
+    number: int
+    state: str
+    status: str
+
+
 class HistoryPageShape(Shape):
     """Turns, newest first. `next_cursor` continues the list, null at its end."""
 
     session_id: str
+    session_status: str
+    active_turn: ActiveState | None
+    """The running turn, also if it is not on this page."""
     turns: list[HistoryTurn]
+    rewinds: list[RewindShape]
+    """Boundaries on this page, newest first: each lies right after turn `last_number`."""
     next_cursor: int | None
 
 

@@ -11,7 +11,7 @@ from cli.commands.sessions import SessionId
 from cli.invocation import Invocation, command
 from cli.marks import mark_of
 from cli.money import cost_words
-from cli.output import printable, short
+from cli.output import counted, printable, short
 from cli.routes import API, Json
 
 
@@ -46,16 +46,36 @@ async def history(
     from cli.turning import whole
 
     path = f"{API}/sessions/{session}/history"
+    rewinds: list[Json] = []
     async with reach(call, Need.READ) as reached:
-        found = await reached.client.pages(path, "turns", limit + 1, superseded=superseded or None)
+        found = await reached.client.pages(
+            path, "turns", limit + 1, also=("rewinds", rewinds), superseded=superseded or None
+        )
         turns = [await whole(reached.client, turn) for turn in found[:limit]] if call.json else found[:limit]
+    more = len(found) > limit
+    if more:
+        rewinds = [rewind for rewind in rewinds if rewind["last_number"] >= found[limit]["number"]]
     if call.json:
-        call.out.document({"session_id": session, "turns": turns, "truncated": len(found) > limit})
+        call.out.document({"session_id": session, "turns": turns, "rewinds": rewinds, "truncated": more})
         return
     for turn in turns:
+        while rewinds and rewinds[0]["last_number"] >= turn["number"]:
+            _print_rewind(call, rewinds.pop(0))
         print_entry(call, turn)
-    if len(found) > limit:
+    for rewind in rewinds:
+        _print_rewind(call, rewind)
+    if more:
         call.out.note(f"There are earlier turns: --limit {limit * 2}")
+
+
+def _print_rewind(call: Invocation, rewind: Json) -> None:
+    from rich.markup import escape
+
+    to = f"turn {rewind['to_number']}" if rewind["to_number"] else "before the first turn"
+    why = f": {escape(short(rewind['reason'], 200))}" if rewind["reason"] else ""
+    count = counted(rewind["superseded"], "turn")
+    call.out.line(f"[yellow]── Rewound to {to}; {count} up to {rewind['last_number']} no longer count{why} ──[/]")
+    call.out.line()
 
 
 async def usage(call: Invocation, session: SessionId) -> None:

@@ -162,6 +162,9 @@ class Rewinds(Protocol):
     def of_session(self, session_id: str, *, before: str | None = None, limit: int = 200) -> list[Rewind]:
         """Newest first; `before` is the id of the last one of the page before."""
 
+    def ending_between(self, session_id: str, first: int, last: int, *, limit: int = 200) -> list[Rewind]:
+        """Newest first: those with `first` <= last_number <= `last`, which lie right after that turn."""
+
 
 class Workspaces(Protocol):
     """Leases of Workspaces, the last states known of their files, and file operations that are not done yet.

@@ -21,6 +21,8 @@ from milepost.domain.events import (
     ToolFinished,
     ToolStarted,
 )
+from milepost.domain.rewinds import Rewind
+from milepost.domain.sessions import SessionStatus
 from milepost.domain.turns import Turn
 from milepost.engine.budgets import session_scope
 from milepost.ledger.codec import decode_event
@@ -32,6 +34,7 @@ from milepost.services.sessions import MAX_PAGE
 PAGE_BYTES = 8 * 1024 * 1024
 """Of what one page is made from; a page with larger turns has fewer of them than asked for, at least one."""
 FIRST_STEP = 4
+MAX_NUMBER = 2**31 - 1
 
 _TYPES = tuple(
     cls.TYPE
@@ -53,10 +56,16 @@ _TYPES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
-    """`next_before` is the cursor of the next page, None at the end."""
+    """`next_before` is the cursor of the next page, None at the end.
+
+    `rewinds` are those that were made after a turn of this page, newest first: each lies between its `last_number`,
+    which it superseded, and the turn after that.
+    """
 
     session_id: str
+    status: SessionStatus
     entries: tuple[HistoryEntry, ...]
+    rewinds: tuple[Rewind, ...]
     next_before: int | None
 
 
@@ -138,7 +147,17 @@ class HistoryService:
 
 
 def _page(tx: LedgerTx, session_id: str, *, before: int | None, limit: int, superseded: bool) -> HistoryPage:
-    tx.sessions.get(session_id)
+    status = tx.sessions.get(session_id).status
+    entries, next_before = _page_entries(tx, session_id, before=before, limit=limit, superseded=superseded)
+    last = MAX_NUMBER if before is None else before - 1
+    rewinds = tx.rewinds.ending_between(session_id, next_before or 0, last)
+    return HistoryPage(session_id, status, tuple(entries), tuple(rewinds), next_before)
+
+
+def _page_entries(
+    tx: LedgerTx, session_id: str, *, before: int | None, limit: int, superseded: bool
+) -> tuple[list[HistoryEntry], int | None]:
+    """The entries of a page, and where the next one begins."""
     entries: list[HistoryEntry] = []
     passed, held, step = 0, 0, FIRST_STEP
     while True:
@@ -152,14 +171,14 @@ def _page(tx: LedgerTx, session_id: str, *, before: int | None, limit: int, supe
                 entry, size = sized[turn.turn_id]
                 held += size
                 if entries and held > PAGE_BYTES:
-                    return HistoryPage(session_id, tuple(entries), before)
+                    return entries, before
                 entries.append(entry)
             before = turn.number
         passed, step = passed + len(shown), 2 * step
         if len(turns) <= asked:
-            return HistoryPage(session_id, tuple(entries), None)
+            return entries, None
         if passed >= limit:
-            return HistoryPage(session_id, tuple(entries), before)
+            return entries, before
 
 
 def _entry(tx: LedgerTx, *, turn_id: str) -> HistoryEntry:

@@ -29,6 +29,10 @@ class SqlRewinds:
         row = self._conn.execute(_GET, {"rewind": rewind_id}).first()
         return None if row is None else Rewind(**row._mapping)
 
+    def ending_between(self, session_id: str, first: int, last: int, *, limit: int = 200) -> list[Rewind]:
+        query = _PAGE.where(rewinds.c.last_number.between(first, last))
+        return [Rewind(**row._mapping) for row in self._conn.execute(query, {"session": session_id, "page": limit})]
+
     def of_session(self, session_id: str, *, before: str | None = None, limit: int = 200) -> list[Rewind]:
         query = _PAGE
         last = None if before is None else self.get(before)

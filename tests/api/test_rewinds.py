@@ -48,3 +48,37 @@ async def test_retry(stack: Stack) -> None:
     assert new.status_code == 202 and new.json()["retry_of"] == old and new.headers["Location"].endswith("/again")
     assert (await stack.post(path, {"turn_id": "again"})).status_code == 200
     assert (await stack.post(path, {"turn_id": "more"})).json()["code"] == "turn_running"
+
+
+async def test_history_has_the_boundaries_and_what_is_live(stack: Stack) -> None:
+    session = await stack.open_session()
+    for n in range(4):
+        turn = await stack.begin(session, f"request {n}")
+        await stack.work(session, turn["turn_id"]).end()
+    await stack.post(f"/api/v1/sessions/{session}/rewind", {"to_number": 2})
+    for n in range(2):
+        turn = await stack.begin(session, f"later {n}")
+        if n == 0:
+            await stack.work(session, turn["turn_id"]).end()
+    path = f"/api/v1/sessions/{session}/history"
+    whole = (await stack.client.get(path)).json()
+    assert [item["number"] for item in whole["turns"]] == [6, 5, 2, 1]
+    assert [(item["to_number"], item["last_number"]) for item in whole["rewinds"]] == [(2, 4)]
+    assert whole["session_status"] == "active"
+    assert whole["active_turn"] == {
+        "turn_id": turn["turn_id"],
+        "number": 6,
+        "state": "running",
+        "status": "waiting",
+    }
+    where = []
+    cursor: int | None = None
+    while True:
+        query = {"limit": 1, "superseded": True} | ({} if cursor is None else {"cursor": cursor})
+        page = (await stack.client.get(path, params=query)).json()
+        where.append((page["turns"][0]["number"], len(page["rewinds"])))
+        assert page["active_turn"]["number"] == 6
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert where == [(6, 0), (5, 0), (4, 1), (3, 0), (2, 0), (1, 0)]

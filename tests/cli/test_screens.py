@@ -126,6 +126,29 @@ def test_only_a_call_that_succeeded_has_a_check_mark(
     assert f"  {line}" in ask(lambda request: page, "history", "ses_1").stdout.splitlines()
 
 
+def test_history_shows_where_it_was_rewound(ask: Ask) -> None:
+    rewinds = [
+        {"to_number": 0, "last_number": 3, "superseded": 1, "reason": None},
+        {"to_number": 1, "last_number": 2, "superseded": 1, "reason": "wrong [way]"},
+    ]
+    turns = [turn_with("completed", [], number=number) for number in (4, 3, 1)]
+    page = {"session_id": "ses_1", "turns": turns, "rewinds": rewinds, "next_cursor": None}
+    lines = [
+        line
+        for line in ask(lambda request: page, "history", "ses_1").stdout.splitlines()
+        if line[:4] in ("Turn", "── R")
+    ]
+    assert [line.split(" · ")[0] for line in lines] == [
+        "Turn 4 completed",
+        "── Rewound to before the first turn; 1 turn up to 3 no longer count ──",
+        "Turn 3 completed",
+        "── Rewound to turn 1; 1 turn up to 2 no longer count: wrong [way] ──",
+        "Turn 1 completed",
+    ]
+    cut = ask(lambda request: page, "history", "ses_1", "--limit", "1", "--json").stdout
+    assert [item["last_number"] for item in json.loads(cut)["rewinds"]] == [3]
+
+
 def test_ids_are_never_cut_or_broken(ask: Ask) -> None:
     session = "ses_0123456789abcdef0123456789abcdef"
     listed = {

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from milepost.bootstrap.system import SystemClock, UuidIds
+from milepost.domain.budgets import Limits, Spending
 from milepost.domain.content import BlobRef, Content
 from milepost.domain.effects import SETTLED_EFFECT_STATES, EffectState
 from milepost.domain.errors import InvalidInput, MilepostError
 from milepost.domain.events import ImportCompleted
 from milepost.domain.search import SearchFilter
 from milepost.domain.turns import TurnState
+from milepost.domain.usage import Usage
+from milepost.engine.budgets import session_scope
 from milepost.ledger.chain import verify_chain
 from milepost.ledger.codec import decode_event, to_json
 from milepost.ports.ledger import Ledger, LedgerTx
@@ -69,6 +72,14 @@ async def _rich(ledger: Ledger, root: Path) -> str:
     await builder.turn(session, Said("common request", None, ending=failed))
     stopped = Ending(TurnState.STOPPED, "lunch")
     await builder.turn(session, Said("common request", "half", [Call("bash", "{}", lost=True)], ending=stopped))
+    spent = Spending(Usage(9, 8, 7, 6), model_calls=5, tool_calls=4, assumed_tokens=3)
+
+    def spend(tx: LedgerTx) -> None:
+        tx.budgets.lock([session_scope(session)], 1)
+        tx.budgets.save({session_scope(session): spent}, 1)
+        tx.budgets.set_limits(session, Limits(tokens=1_000_000))
+
+    await ledger.write(spend)
     await builder.turn(session, Said("still at work", None, [Call("bash", "{}", lost=True)], ending=None))
     return session
 
@@ -96,7 +107,11 @@ async def _projections(ledger: Ledger, root: Path, session: str) -> Any:
     rewinds = [to_json(each) for each in await RewindService(ledger, SystemClock(), UuidIds()).page(session)]
     markdown = (await _export(ledger, root, session, ExportFormat.MARKDOWN)).decode()
     told = re.sub(r"- (Exported|Folder|Session): .*", "", markdown)
-    return [_plain(part, ledger.instance_id) for part in (history, hits, rows, rewinds, told)]
+    usage = to_json(await HistoryService(ledger).usage(session))
+    assert usage["spending"]["model_calls"] == 5
+    boundaries = [to_json(rewind) for rewind in page.rewinds]
+    assert boundaries
+    return [_plain(part, ledger.instance_id) for part in (history, hits, rows, rewinds, told, usage, boundaries)]
 
 
 def _effect_order(row: dict[str, Any]) -> tuple[Any, ...]:

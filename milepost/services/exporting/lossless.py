@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from milepost.domain.approvals import Approval
@@ -44,7 +46,10 @@ class LosslessExport:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The document, in pieces of bounded size. Raises StorageUnavailable."""
-        session = to_json(self._span.session)
+        # What attempts under way may use is no fact yet.
+        spent = replace(self._span.spending, reserved_tokens=0, reserved_micros=Decimal(0))
+        more = {"spending": to_json(spent), "limits": to_json(self._span.limits)}
+        session = to_json(self._span.session) | more
         yield b'{"format":' + canonical_bytes(FORMAT) + b',"version":%d,\n' % VERSION
         yield b'"source":' + canonical_bytes(self._header) + b",\n"
         yield b'"session":' + canonical_bytes(session) + b",\n"

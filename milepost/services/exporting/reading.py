@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from milepost.domain.budgets import Limits, Spending
 from milepost.domain.events import Event, TurnBegun
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
+from milepost.engine.budgets import session_scope
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
 from milepost.ledger.story import Block, Story
@@ -31,6 +33,8 @@ class Span:
     head: int
     head_hash: bytes
     last_number: int
+    spending: Spending
+    limits: Limits
 
 
 class SpanReader:
@@ -46,7 +50,8 @@ class SpanReader:
             session = tx.sessions.get(session_id)
             head, digest = tx.events.head(session_id)
             last = tx.turns.page(session_id, before_number=None, limit=1)
-            return Span(session, head, digest, last[0].number if last else 0)
+            spent, limits = tx.budgets.spending(session_scope(session_id)), tx.budgets.limits(session_id)
+            return Span(session, head, digest, last[0].number if last else 0, spent, limits)
 
         return await self._ledger.read(body)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from milepost.contracts.naming import turn_workflow_id
 from milepost.domain.approvals import Approval
+from milepost.domain.budgets import Spending
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.events import (
@@ -67,7 +68,13 @@ async def plan_of(parsed: Parsed, contents: Contents, instance_id: str, now: int
     made = writer.made
     interrupted = sum(1 for turn in made.all_turns if turn.state is TurnState.INTERRUPTED)
     completed = ImportCompleted(FORMAT, parsed.digest, len(made.all_turns), interrupted)
-    return Plan(session, made, completed)
+    calls = sum(1 for effect in made.all_effects if effect.spec.effect_class is not EffectClass.MODEL)
+    spent = Spending(
+        usage=sum((turn.usage for turn in made.all_turns), Usage()),
+        model_calls=len(made.all_effects) - calls,
+        tool_calls=calls,
+    )
+    return Plan(session, made, completed, spending=spent)
 
 
 @dataclass(slots=True)

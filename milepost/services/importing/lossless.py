@@ -13,6 +13,7 @@ import cattrs
 
 from milepost.contracts.naming import turn_workflow_id
 from milepost.domain.approvals import Approval
+from milepost.domain.budgets import Limits, Spending
 from milepost.domain.effects import Effect
 from milepost.domain.errors import MilepostError
 from milepost.domain.events import (
@@ -62,7 +63,10 @@ def plan_of(document: Document, instance_id: str) -> Plan:
     open_turns = len(checked.begun) - len(checked.ends)
     completed = ImportCompleted(FORMAT, digest, len(checked.begun), open_turns, old.session_id, source_instance)
     source = ExportSource(document, session_id, checked)
-    return Plan(replace(old, session_id=session_id), source, completed, checked.missing)
+    head, place = document.head["session"], Record("session", 3, {})
+    spending = _read(Spending, head.get("spending", {}), place)
+    limits = _read(Limits, head.get("limits", {}), place)
+    return Plan(replace(old, session_id=session_id), source, completed, checked.missing, spending, limits)
 
 
 class _Pass:

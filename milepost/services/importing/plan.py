@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from milepost.domain.approvals import Approval
+from milepost.domain.budgets import Limits, Spending
 from milepost.domain.effects import Effect
 from milepost.domain.errors import InvalidInput
 from milepost.domain.events import ImportCompleted
@@ -51,3 +52,5 @@ class Plan:
     source: Source
     completed: ImportCompleted
     missing_blobs: int = 0
+    spending: Spending = field(default_factory=Spending)
+    limits: Limits = field(default_factory=Limits)

@@ -12,6 +12,7 @@ from milepost.domain.errors import InvalidInput
 from milepost.domain.events import StreamKind
 from milepost.domain.sessions import Session, Workspace
 from milepost.domain.turns import TurnState
+from milepost.engine.budgets import session_scope
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock, IdSource
 from milepost.services.contents import Contents
@@ -118,6 +119,7 @@ class ImportService:
             tx.sessions.add(_session(plan.session, tx.sessions.workspace(path, workspace), title))
             for turn in plan.source.turns():
                 tx.turns.restore(turn)
+            _restore_spending(tx, plan, now)
             for effect in plan.source.effects():
                 tx.effects.restore(effect)
             for approval in plan.source.approvals():
@@ -132,6 +134,15 @@ class ImportService:
             return True
 
         return await self._ledger.write(body)
+
+
+def _restore_spending(tx: LedgerTx, plan: Plan, now: int) -> None:
+    """What it had used is used; what it may use is as it was."""
+    scope = session_scope(plan.session.session_id)
+    tx.budgets.lock([scope], now)
+    tx.budgets.save({scope: plan.spending}, now)
+    if plan.limits.any:
+        tx.budgets.set_limits(plan.session.session_id, plan.limits)
 
 
 def _session(session: Session, workspace: Workspace, title: str | None) -> Session:
