@@ -33,10 +33,13 @@ class TimeoutsSection(Section):
     """Of the whole call."""
 
 
-class AnswerLimitsSection(Section):
-    """Bounds of one answer."""
+class CallLimitsSection(Section):
+    """Bounds of one call."""
 
+    request_bytes: Annotated[ByteSize, Field(ge=1024, le=MAX_BYTES)] = ByteSize(32 * MIB)
+    """Of what is sent, images included."""
     response_bytes: Annotated[ByteSize, Field(ge=1024, le=MAX_BYTES)] = ByteSize(64 * MIB)
+    """Of the answer."""
     event_bytes: Annotated[ByteSize, Field(ge=1024, le=MAX_BYTES)] = ByteSize(8 * MIB)
     """Of one streamed event."""
     events: Annotated[Count, Field(ge=1, le=10_000_000)] = 500_000
@@ -88,7 +91,7 @@ class HttpSection(Section):
     headers: Headers = Field(default_factory=dict)
     """Further headers of each request; values may be references."""
     timeouts: TimeoutsSection = TimeoutsSection()
-    limits: AnswerLimitsSection = AnswerLimitsSection()
+    limits: CallLimitsSection = CallLimitsSection()
     fallbacks: Fallbacks = ()
     """Tried in order when a call fails, for agents on this provider that have none of their own."""
     idempotency_header: HeaderName | None = None

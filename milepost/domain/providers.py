@@ -87,8 +87,9 @@ class ModelTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """Bounds of one answer: bytes on the wire, bytes of one streamed event, and events."""
+    """Bounds of one call: bytes of the request, of the answer, of one streamed event, and events."""
 
+    request_bytes: int = 32 * 1024 * 1024
     response_bytes: int = 64 * 1024 * 1024
     event_bytes: int = 8 * 1024 * 1024
     events: int = 500_000

@@ -100,6 +100,7 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
         return value
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self._check_size(request)
         kept = [(name, value) for name, value in request.headers.raw if name.lower() in self._kept]
         request.headers = httpx2.Headers([*kept, *self._headers])
         response = await self._inner.handle_async_request(request)
@@ -120,6 +121,16 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
             ),
             extensions=response.extensions,
         )
+
+    def _check_size(self, request: httpx2.Request) -> None:
+        size, limit = int(request.headers.get("content-length", "0")), self._config.limits.request_bytes
+        if size > limit:
+            name = self._config.name
+            raise ModelRequestRejected(
+                f"The request to provider '{name}' has {size:,} bytes, and {limit:,} are allowed.",
+                field="limits.request_bytes",
+                fix=f"Begin a new Session, send smaller images, or raise providers.{name}.limits.request_bytes.",
+            )
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -27,7 +27,11 @@ def _encode(value: Any) -> str:
     if isinstance(value, RawJson):
         return value.text
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(str(key))}:{_encode(item)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ",".join(f"{json.dumps(str(key), ensure_ascii=False)}:{_encode(item)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_encode, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
@@ -36,7 +40,7 @@ def _encode(value: Any) -> str:
 def raw_at(text: str, *path: str | int) -> str | None:
     """The part of a JSON document at a path of object keys and list indices, as it is written there.
 
-    None where there is no such part. Raises ValueError or RecursionError for what is no JSON.
+    None where there is no such part. The text has to be JSON: whoever asks has parsed it before.
     """
     start = _skip(text, 0)
     for step in path:
@@ -48,7 +52,7 @@ def raw_at(text: str, *path: str | int) -> str | None:
 
 
 def raw_items(text: str) -> list[str]:
-    """The items of a JSON list, each as it is written; none for what is no list. Raises as `raw_at`."""
+    """The items of a JSON list, each as it is written; none for what is no list. See `raw_at`."""
     at = _skip(text, 0)
     found: list[str] = []
     if text[at : at + 1] != "[":

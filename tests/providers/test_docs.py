@@ -55,6 +55,7 @@ def test_every_profile_key_and_limit_is_described() -> None:
         seconds = getattr(ModelTimeouts(), field.name)
         assert re.search(rf"\| `timeouts\.{field.name}` \| {seconds:g} s \|", text)
     limits = ModelLimits()
+    assert f"| `limits.request_bytes` | {limits.request_bytes // 1024**2} MiB |" in text
     assert f"| `limits.response_bytes` | {limits.response_bytes // 1024**2} MiB |" in text
     assert f"| `limits.event_bytes` | {limits.event_bytes // 1024**2} MiB |" in text
     assert f"| `limits.events` | {limits.events:,} |" in text
