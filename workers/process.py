@@ -37,6 +37,7 @@ from milepost.security.redaction import Redactor
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.effects import EffectJournal
+from milepost.services.forking import ForkCopier
 from milepost.services.reconcile import Reconciler
 from milepost.services.stops import StopWatch
 from milepost.services.workbench import Workbench
@@ -107,6 +108,7 @@ class WorkerProcess:
         journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
         stops = StopWatch(parts.ledger, parts.notifier)
         self._guard = WorkspaceGuard(parts.ledger, parts.clock, parts.snapshots, parts.worker)
+        self._forks = ForkCopier(parts.ledger, parts.clock, parts.snapshots)
         self._turns = TurnActivities(
             parts.ledger,
             parts.clock,
@@ -157,6 +159,7 @@ class WorkerProcess:
     async def _tidy(self) -> None:
         if self._queues.sandbox in self._queues.serve:
             await self._guard.repair_all()
+            await self._forks.carry_on_all()
             await self._parts.workbench.tidy(self._parts.ledger)
 
     async def _leave(self) -> None:

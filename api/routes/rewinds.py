@@ -1,4 +1,4 @@
-"""Rewinding a Session."""
+"""Rewinding and forking a Session."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from api.dependencies import Actor, AppServices, SessionId
 from api.documentation import problems
 from api.responses import reply
+from api.schemas.forks import ForkBody, ForkReport
 from api.schemas.rewinds import RewindBody, RewindPage, RewindReport, RewindShape, RewindsQuery
 from milepost.services.rewinds import RewindResult
 
@@ -52,3 +53,23 @@ async def list_rewinds(
         next_cursor=shown[-1].rewind_id if len(found) > query.limit else None,
     )
     return reply(page)
+
+
+@router.post(
+    "/sessions/{session_id}/fork",
+    status_code=201,
+    response_model=ForkReport,
+    responses={
+        200: {"model": ForkReport, "description": "A dry run."},
+        **problems(400, 404, 409, 413, 422),
+    },
+    summary="Fork a Session from a turn",
+)
+async def fork_session(session_id: SessionId, body: ForkBody, services: AppServices, actor: Actor) -> Response:
+    """A new Session with a copy of the turns up to a point, also up to a superseded one; the source stays as it is."""
+    request = body.command(session_id, actor)
+    if body.dry_run:
+        return reply(ForkReport.planned(await services.forks.plan(request)))
+    done = await services.forks.fork(request)
+    location = {"Location": f"/api/v1/sessions/{done.session.session_id}"}
+    return reply(ForkReport.made(done), 201, location)

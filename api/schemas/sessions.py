@@ -35,15 +35,21 @@ class SessionOpen(Body):
 
     def command(self) -> OpenSession:
         """Raises InvalidInput for a path that is not absolute (the caller's folder is not the server's)."""
-        if not self.workspace.startswith("/") or not _encodable(self.workspace):
-            raise InvalidInput(
-                "The workspace must be an absolute path.",
-                field="workspace",
-                fix="Send the full path of the folder, beginning with '/'.",
-            )
+        absolute_path(self.workspace)
         limits = None if self.budget is None else self.budget.limits()
         mode = SessionMode(self.mode)
         return OpenSession(self.workspace, self.title, tuple(self.agents), mode, self.image, limits)
+
+
+def absolute_path(path: str) -> str:
+    """The path. Raises InvalidInput unless it is absolute."""
+    if not path.startswith("/") or not _encodable(path):
+        raise InvalidInput(
+            "The workspace must be an absolute path.",
+            field="workspace",
+            fix="Send the full path of the folder, beginning with '/'.",
+        )
+    return path
 
 
 def _encodable(path: str) -> bool:

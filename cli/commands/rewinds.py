@@ -1,11 +1,13 @@
-"""`milepost session rewind`."""
+"""`milepost session rewind` and `milepost session fork`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.output import counted, short
 from cli.routes import API, Json
@@ -14,6 +16,7 @@ from cli.routes import API, Json
 def register(group: typer.Typer) -> None:
     """Add the commands of this module to those of Sessions."""
     command(group, "rewind")(rewind)
+    command(group, "fork")(fork)
 
 
 async def rewind(
@@ -43,6 +46,54 @@ async def rewind(
         call.out.document(report)
     else:
         print_report(call, report)
+
+
+async def fork(
+    call: Invocation,
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of a Session.")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="TURN", help="Last turn to copy: its number or id; default: the last that counts."
+        ),
+    ] = None,
+    workspace: Annotated[
+        Path | None, typer.Option("--workspace", "-w", metavar="DIR", help="Folder of the fork; default: the same.")
+    ] = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="Make the folder, with the files as they were at that point.")
+    ] = False,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Title of the fork.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be copied.")] = False,
+) -> Exit:
+    """Make a new Session with a copy of the turns up to a point. The source stays as it is."""
+    from cli.connection import Need, reach
+
+    point: dict[str, object] = {}
+    if at is not None:
+        point = {"to_number": int(at)} if at.isascii() and at.isdigit() else {"to_turn": at}
+    body = point | {
+        "workspace": None if workspace is None else str(workspace.expanduser().absolute()),
+        "files": files,
+        "title": title,
+        "dry_run": dry_run,
+    }
+    async with reach(call, Need.WRITE) as reached:
+        report = await reached.client.post(f"{API}/sessions/{session}/fork", body)
+    if call.json:
+        call.out.document(report)
+    elif report["session"] is None:
+        call.out.line(f"{counted(report['turns'], 'turn')} would be copied, up to turn {report['to_number']}.")
+        if files and report["tree"] is None:
+            call.out.line("No state of files is recorded for that point; they would be taken as they are now.")
+    else:
+        call.out.line(report["session"]["session_id"])
+        call.out.note(f"{counted(report['turns'], 'turn')} copied into {report['session']['workspace']['path']}.")
+    if report["omitted"]:
+        call.out.note(f"{counted(report['omitted'], 'earlier turn')} left out.", style="yellow")
+    if report["state"] in ("copying", "failed"):
+        call.out.note(f"The fork is not done: {report['error'] or 'it is carried on later'}.", style="yellow")
+    return Exit.FAILED if report["state"] == "failed" else Exit.OK
 
 
 def print_report(call: Invocation, report: Json) -> None:

@@ -29,6 +29,7 @@ from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
+from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
@@ -37,7 +38,7 @@ from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
-from milepost.services.sessions import SessionService
+from milepost.services.sessions import SessionService, workspace_folder
 from milepost.services.turns import TurnService
 from milepost.services.workbench import Workbench
 from milepost.storage import FileBlobStore, SchemaStatus, open_ledger, open_notifier, schema_state, upgrade
@@ -81,6 +82,13 @@ class Core:
                 self.ids,
                 self.snapshots,
                 networked=self.config.settings.sandbox.network != "none",
+            ),
+            forks=ForkService(
+                self.ledger,
+                self.clock,
+                self.ids,
+                self.snapshots,
+                lambda path: workspace_folder(path, self.root.path),
             ),
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
             search=SearchService(self.ledger),

@@ -390,6 +390,23 @@ class SessionRewound:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionForked:
+    """The Session's turns so far are copies of another one's, up to its turn `source_number`. It goes on from here.
+
+    `turns` were copied, `omitted` earlier ones were not. `files`: the Workspace got the files of that point.
+    """
+
+    TYPE: ClassVar[str] = "session.forked"
+    VERSION: ClassVar[int] = 1
+    source_session: str
+    source_number: int
+    turns: int
+    omitted: int
+    files: bool
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceSnapshotted:
     """The state of the Workspace's files around a call that may change them; see docs/adr on snapshots.
 
@@ -517,6 +534,7 @@ Event = (
     | TurnStopped
     | TurnInterrupted
     | SessionRewound
+    | SessionForked
     | WorkspaceSnapshotted
     | WorkspaceRestored
     | ImportCompleted
@@ -551,6 +569,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     TurnStopped,
     TurnInterrupted,
     SessionRewound,
+    SessionForked,
     WorkspaceSnapshotted,
     WorkspaceRestored,
     ImportCompleted,

@@ -18,6 +18,7 @@ from milepost.domain.approvals import Approval, ApprovalState, PolicyRule
 from milepost.domain.budgets import Limits, Reservation, ReservationState, Spending
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.events import Event, StreamKind
+from milepost.domain.forks import Fork
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session, SessionStatus, Workspace
 from milepost.domain.turns import Turn, TurnState
@@ -164,6 +165,19 @@ class Rewinds(Protocol):
 
     def ending_between(self, session_id: str, first: int, last: int, *, limit: int = 200) -> list[Rewind]:
         """Newest first: those with `first` <= last_number <= `last`, which lie right after that turn."""
+
+
+class Forks(Protocol):
+    def add(self, fork: Fork) -> None: ...
+
+    def get(self, session_id: str) -> Fork | None:
+        """How the Session was made, if it is a fork."""
+
+    def save(self, fork: Fork) -> None:
+        """Write how far it is; the caller holds the Session's lock."""
+
+    def copying(self, before: int, limit: int = 100) -> list[Fork]:
+        """Those that were begun before a time and are not finished, oldest first."""
 
 
 class Workspaces(Protocol):
@@ -493,6 +507,8 @@ class LedgerTx(Protocol):
     def turns(self) -> Turns: ...
     @property
     def rewinds(self) -> Rewinds: ...
+    @property
+    def forks(self) -> Forks: ...
     @property
     def workspaces(self) -> Workspaces: ...
     @property

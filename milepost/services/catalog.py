@@ -9,6 +9,7 @@ from milepost.services.approvals import ApprovalService
 from milepost.services.changes import ChangesService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
+from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
@@ -29,6 +30,7 @@ class Services:
     turns: TurnService
     history: HistoryService
     rewinds: RewindService
+    forks: ForkService
     changes: ChangesService
     search: SearchService
     exports: ExportService

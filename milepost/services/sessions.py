@@ -11,6 +11,7 @@ from milepost.domain.budgets import Limits
 from milepost.domain.errors import AgentUnknown, InvalidInput, SessionClosed, TurnRunning
 from milepost.domain.events import SessionClosed as SessionClosedEvent
 from milepost.domain.events import SessionOpened, SessionReopened, StreamKind
+from milepost.domain.forks import ForkState
 from milepost.domain.sessions import Session, SessionMode, SessionStatus, Workspace
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock, IdSource
@@ -69,7 +70,7 @@ class SessionService:
             )
         if len(agents) != 1:
             raise InvalidInput("A 'single' Session has exactly one agent.", field="agents", fix="Name one agent.")
-        title = _title(request.title or Path(path).name or path)
+        title = session_title(request.title or Path(path).name or path)
         now = self._clock.now()
         new_workspace = Workspace(self._ids.new("wsp"), path, now)
         session_id = self._ids.new("ses")
@@ -134,7 +135,7 @@ class SessionService:
         return await self._ledger.write(body)
 
     async def reopen(self, session_id: str) -> Session:
-        """Make a closed Session active again. Raises SessionNotFound."""
+        """Make a closed Session active again. Raises SessionNotFound, SessionClosed (a fork that is not done)."""
         now = self._clock.now()
 
         def body(tx: LedgerTx) -> Session:
@@ -142,6 +143,10 @@ class SessionService:
             session = tx.sessions.get(session_id)
             if session.status is SessionStatus.ACTIVE:
                 return session
+            fork = tx.forks.get(session_id)
+            if fork is not None and fork.state is not ForkState.DONE:
+                told = f"could not be made: {fork.error}" if fork.state is ForkState.FAILED else "is being made"
+                raise SessionClosed(f"Session {session_id} is a fork that {told}.", fix="Fork again, or wait for it.")
             return self._move(tx, session_id, SessionStatus.ACTIVE, SessionReopened(), now)
 
         return await self._ledger.write(body)
@@ -205,6 +210,7 @@ def _keep_apart(workspace: Path, data_root: Path | None) -> None:
         )
 
 
-def _title(raw: str) -> str:
+def session_title(raw: str) -> str:
+    """A title of one line and bounded length."""
     title = " ".join(raw.replace("\0", " ").split()).encode("utf-8", "replace").decode()
     return title[:MAX_TITLE_CHARACTERS] or "Session"

@@ -31,6 +31,7 @@ from milepost.domain.approvals import ApprovalState, Verdict
 from milepost.domain.budgets import ReservationState
 from milepost.domain.effects import EffectClass, EffectState
 from milepost.domain.events import StreamKind
+from milepost.domain.forks import ForkState
 from milepost.domain.search import SearchKind
 from milepost.domain.sessions import SessionMode, SessionStatus
 from milepost.domain.turns import TurnState
@@ -189,6 +190,26 @@ rewinds = Table(
     PrimaryKeyConstraint("rewind_id"),
     Index(None, "session_id", "created_at", "rewind_id"),
     CheckConstraint("to_number >= 0 AND to_number < last_number", name="numbers"),
+)
+
+_COPYING = text("state = 'copying'")
+forks = Table(
+    "forks",
+    metadata,
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("source_id", Identifier, nullable=False),
+    Column("to_number", Integer, nullable=False),
+    Column("done_number", Integer, nullable=False),
+    Column("copied", Integer, nullable=False),
+    Column("omitted", Integer, nullable=False),
+    Column("files", Boolean, nullable=False),
+    Column("state", Identifier, nullable=False),
+    Column("actor", Utf8, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("error", Utf8),
+    PrimaryKeyConstraint("session_id"),
+    Index("ix_forks_copying", "created_at", sqlite_where=_COPYING, postgresql_where=_COPYING),
+    CheckConstraint(one_of("state", ForkState), name="state"),
 )
 
 workspace_states = Table(

@@ -9,6 +9,7 @@ from milepost.storage.budgets import SqlBudgets
 from milepost.storage.deltas import SqlDeltas
 from milepost.storage.effects import SqlEffects
 from milepost.storage.events import SqlEventLog
+from milepost.storage.forks import SqlForks
 from milepost.storage.leases import SqlLeases
 from milepost.storage.outbox import SqlOutbox
 from milepost.storage.rewinds import SqlRewinds
@@ -31,6 +32,7 @@ class Transaction:
         self.sessions = SqlSessions(conn)
         self.turns = SqlTurns(conn, self.notify)
         self.rewinds = SqlRewinds(conn)
+        self.forks = SqlForks(conn)
         self.workspaces = SqlWorkspaces(conn)
         self.effects = SqlEffects(conn)
         self.approvals = SqlApprovals(conn)

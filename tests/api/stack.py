@@ -35,6 +35,7 @@ from milepost.services.changes import ChangesService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
+from milepost.services.forks import ForkService
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
@@ -43,7 +44,7 @@ from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
-from milepost.services.sessions import SessionService
+from milepost.services.sessions import SessionService, workspace_folder
 from milepost.services.turns import TurnService
 from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
@@ -278,7 +279,10 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         sessions=SessionService(ledger, clock, ids, agents, AGENT),
         turns=turns,
         history=HistoryService(ledger),
-        rewinds=RewindService(ledger, clock, ids),
+        rewinds=RewindService(ledger, clock, ids, GitSnapshots(root / "snapshots")),
+        forks=ForkService(
+            ledger, clock, ids, GitSnapshots(root / "snapshots"), lambda path: workspace_folder(path, root / "data")
+        ),
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
         search=SearchService(ledger),
         exports=ExportService(ledger, contents, clock, "0.1.0"),

@@ -82,3 +82,33 @@ async def test_history_has_the_boundaries_and_what_is_live(stack: Stack) -> None
         if cursor is None:
             break
     assert where == [(6, 0), (5, 0), (4, 1), (3, 0), (2, 0), (1, 0)]
+
+
+async def test_fork(stack: Stack) -> None:
+    session = await stack.open_session()
+    turns = [await _turn(stack, session, text) for text in ("one", "two")]
+    path = f"/api/v1/sessions/{session}/fork"
+    dry = await stack.post(path, {"to_turn": turns[0], "dry_run": True})
+    assert dry.status_code == 200 and (dry.json()["turns"], dry.json()["session"]) == (1, None)
+    made = await stack.post(path, {"to_number": 1, "title": "another way"})
+    assert made.status_code == 201 and made.json()["state"] == "done" and made.json()["turns"] == 1
+    fork = made.json()["session"]
+    assert made.headers["Location"].endswith(fork["session_id"]) and fork["title"] == "another way"
+    (turn,) = (await stack.client.get(f"/api/v1/sessions/{fork['session_id']}/history")).json()["turns"]
+    assert (turn["copied_from"], turn["output"], turn["status"]) == (turns[0], "answer to one", "ended")
+    inside = {"files": True, "workspace": str(stack.root / "copy")}
+    made = await stack.post(path, inside)
+    assert made.status_code == 201 and made.json()["session"]["workspace"]["path"] == str(stack.root / "copy")
+    for bad in ({"files": True}, {"workspace": "relative"}, {"to_number": 1, "to_turn": turns[0]}):
+        assert (await stack.post(path, bad)).status_code == 422
+
+
+async def test_changes_and_files(stack: Stack) -> None:
+    session = await stack.open_session()
+    turn = await _turn(stack, session, "one")
+    found = (await stack.client.get(f"/api/v1/turns/{turn}/changes")).json()
+    assert (found["before"], found["files"]) == (None, [])
+    path = f"/api/v1/sessions/{session}/rewind"
+    assert (await stack.post(path, {"to_number": 0, "overwrite": True})).status_code == 422
+    report = (await stack.post(path, {"to_number": 0, "files": True})).json()
+    assert report["files"]["done"] and report["files"]["count"] == 0

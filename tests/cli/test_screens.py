@@ -250,3 +250,59 @@ def test_a_retry_that_is_only_tried(ask: Ask) -> None:
     plan = {"dry_run": True, "session_id": "ses_1", "retry_of": "trn_1", "request": "do it", "request_truncated": False}
     shown = ask(lambda request: plan, "turn", "retry", "trn_1", "--dry-run").output
     assert "ses_1" in shown and "do it" in shown
+
+
+def test_a_fork_tells_its_session(ask: Ask) -> None:
+    report = {
+        "dry_run": False,
+        "turns": 2,
+        "to_number": 2,
+        "omitted": 0,
+        "tree": None,
+        "state": "done",
+        "error": None,
+        "session": {"session_id": "ses_2", "workspace": {"path": "/work"}},
+    }
+    shown = ask(lambda request: report, "session", "fork", "ses_1", "--at", "2")
+    assert shown.exit_code == 0 and "ses_2" in shown.output
+    failed = report | {"state": "failed", "error": "The folder is not empty any more."}
+    shown = ask(lambda request: failed, "session", "fork", "ses_1", "--files", "-w", "x")
+    assert shown.exit_code == 1 and "not empty any more" in shown.output
+
+
+def test_a_diff_shows_files_hunks_and_what_others_did(ask: Ask) -> None:
+    hunk = {
+        "old_start": 1,
+        "old_lines": 1,
+        "new_start": 1,
+        "new_lines": 1,
+        "heading": "[x]",
+        "lines": [
+            {"kind": "-", "text": "old \x1b[31m", "ended": True},
+            {"kind": "+", "text": "[new]", "ended": True},
+        ],
+    }
+    file = {
+        "path": "a\nb",
+        "status": "modified",
+        "old_mode": "100644",
+        "new_mode": "100755",
+        "binary": False,
+        "additions": 1,
+        "deletions": 1,
+        "shared": True,
+        "truncated": False,
+        "hunks": [hunk],
+    }
+    found = {
+        "files": [file],
+        "outside_before": ["mine"],
+        "outside_during": [],
+        "unclear": [],
+        "problems": [],
+        "omitted": [],
+    }
+    shown = ask(lambda request: found, "turn", "diff", "trn_1").output
+    assert "+1 -1" in shown and "100644 -> 100755" in shown and "somebody else changed it too" in shown
+    assert "@@ -1,1 +1,1 @@ [x]" in shown and "+[new]" in shown and "\x1b[31m" not in shown
+    assert "before the turn's first call: mine" in shown

@@ -16,9 +16,10 @@ from milepost.domain.effects import EffectClass, EffectState
 from milepost.domain.events import ToolStarted
 from milepost.ports.ledger import Ledger
 from milepost.services.contents import Contents
+from milepost.services.forks import ForkService
 from milepost.services.history import HistoryService
 from milepost.services.rewinds import RewindService
-from milepost.services.sessions import OpenSession, SessionService
+from milepost.services.sessions import OpenSession, SessionService, workspace_folder
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.services.workspaces import WorkspaceGuard
 from milepost.snapshots import GitSnapshots
@@ -40,6 +41,7 @@ class Bench:
     folder: Path
     snapshots: GitSnapshots
     guard: WorkspaceGuard
+    forks: ForkService
 
     async def open(self) -> str:
         return (await self.sessions.open(OpenSession(str(self.folder)))).session_id
@@ -130,6 +132,7 @@ def make_bench(ledger: Ledger, root: Path) -> Bench:
         folder,
         snapshots,
         WorkspaceGuard(ledger, clock, snapshots, "worker"),
+        ForkService(ledger, clock, ids, snapshots, lambda path: workspace_folder(path, root / "data")),
     )
 
 

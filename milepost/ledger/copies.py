@@ -1,0 +1,40 @@
+"""A turn's events as the copy of a fork has them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields, replace
+from typing import Any
+
+from milepost.domain.events import Event, TurnBegun, WorkspaceSnapshotted
+
+NOT_COPIED = frozenset({WorkspaceSnapshotted.TYPE})
+"""A copied turn did nothing to the files of the fork's Workspace."""
+
+
+def copied_id(fork: str, original: str, prefix: str = "") -> str:
+    """The id of a copy, the same whenever it is made."""
+    digest = hashlib.sha256(f"fork:{fork}:{original}".encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{prefix}{digest[:32]}" if prefix else digest
+
+
+def copied_event(event: Event, fork: str, turn_id: str, number: int, workflow_id: str) -> Event:
+    """The event under the copy's ids."""
+    changes: dict[str, Any] = {}
+    for item in fields(event):
+        if item.name == "turn_id":
+            changes[item.name] = turn_id
+        elif item.name == "effect_id":
+            found = getattr(event, item.name)
+            changes[item.name] = copied_id(fork, found) if found else found
+    if isinstance(event, TurnBegun):
+        changes |= {"number": number, "workflow_id": workflow_id, "idempotency_key": None}
+    return replace(event, **changes)
+
+
+def copied_key(key: str, fork: str, old_turn: str, new_turn: str, effects: dict[str, str]) -> str:
+    """The event's key: unique in the new stream, and where later lookups expect it."""
+    head, slash, rest = key.partition("/")
+    if head == old_turn:
+        return f"{new_turn}{slash}{rest}"
+    return f"{effects[head]}{slash}{rest}" if head in effects else key
