@@ -9,7 +9,14 @@ from typing import Any, Protocol
 
 import httpx2
 
-from milepost.domain.errors import MilepostError, ModelError, ModelIncomplete, ModelTimedOut, ModelUnavailable
+from milepost.domain.errors import (
+    MilepostError,
+    ModelAnswerMalformed,
+    ModelError,
+    ModelIncomplete,
+    ModelTimedOut,
+    ModelUnavailable,
+)
 from milepost.domain.messages import AssistantMessage
 from milepost.ports.models import ModelHealth, ModelInfo, ModelItem, ModelRequest, ReasoningDelta, TextDelta
 from milepost.providers import answers, connection, health
@@ -216,6 +223,10 @@ class HttpEndpoint:
             deltas = []
             if LATE not in answer.notes:
                 answer.notes.append(LATE)
+        except RecursionError:
+            raise ModelAnswerMalformed(
+                f"Provider '{self._config.name}' sent JSON that is nested too deeply; the answer cannot be read."
+            ) from None
         if answer.finished and not finished:
             clock.finishing()
         return deltas

@@ -298,6 +298,18 @@ async def test_an_answer_that_nobody_can_read_is_refused_for_good(
         await hear(fake(), request())
 
 
+async def test_json_of_any_depth_is_an_answer_or_a_failure(fake: Endpoint, server: GeminiServer) -> None:
+    gateway = fake()
+    for depth in (100, *range(900, 1000, 7), 100_000):
+        arguments = '{"a":' + "[" * depth + "]" * depth + "}"
+        server.plan(Reply(calls=[{"name": "read_file", "arguments": arguments}]))
+        try:
+            (call,) = (await hear(gateway, request(tools=(READ,)))).done.message.calls
+        except (ModelAnswerMalformed, ModelUnavailable):
+            continue
+        assert call.arguments.text == arguments
+
+
 async def test_parts_nobody_asked_for_are_left_out_and_said(fake: Endpoint, server: GeminiServer) -> None:
     odd = {"candidates": [{"content": {"parts": [{"executableCode": {"code": "1"}}, {"text": 5}]}}]}
     end = {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}]}
