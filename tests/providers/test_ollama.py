@@ -54,6 +54,7 @@ async def test_options_images_and_formats_go_out(ollama: Endpoint, server: Ollam
         response_format=ResponseFormat(),
     )
     asked = request(tools=(READ,), sampling=sampling, messages=[UserMessage(Content("look"), (image,))])
+    server.plan(Reply(text="{}"))
     heard = await hear(ollama(profile=profile), asked)
     assert server.chats[0].body == {
         "model": "fake-small",
