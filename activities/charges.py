@@ -14,9 +14,9 @@ from milepost.domain.events import AgentStarted
 from milepost.domain.prices import ModelPrices
 from milepost.domain.usage import Usage
 from milepost.engine import budgets
-from milepost.engine.tokens import MARGIN, Item, request_items, total
+from milepost.engine.tokens import MARGIN, Item, request_items, text_tokens, total
 from milepost.ports.ledger import Ledger
-from milepost.ports.models import ModelRequest
+from milepost.ports.models import ModelRequest, TokenCounters
 from milepost.services.budgeting import Ask, tools_refusal
 
 T = TypeVar("T")
@@ -41,10 +41,11 @@ class Expected:
         return total(self.items, self.factor)
 
 
-async def expected(ledger: Ledger, started: AgentStarted, request: ModelRequest) -> Expected:
-    """Estimate a request by what is known of its model; no network."""
+async def expected(ledger: Ledger, counters: TokenCounters, started: AgentStarted, request: ModelRequest) -> Expected:
+    """Count a request by the model's vocabulary, or estimate it; no network."""
     factor, _ = await ledger.read(lambda tx: tx.budgets.factor(request.provider, request.model))
-    arguments = (request.system_prompt, request.messages, request.tools)
+    count = await counters.of(request.provider, request.model) or text_tokens
+    arguments = (request.system_prompt, request.messages, request.tools, count)
     if _size(request) > OFF_LOOP_CHARACTERS:
         items = await asyncio.to_thread(request_items, *arguments)
     else:

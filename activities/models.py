@@ -50,7 +50,7 @@ from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.engine.effects import Entry, effect_id, idempotency_key
 from milepost.ledger.codec import decode, encode
 from milepost.ports.ledger import Ledger, NewEvent
-from milepost.ports.models import ModelCompleted, ModelGateway, ModelRequest, ReasoningDelta, TextDelta
+from milepost.ports.models import ModelCompleted, ModelGateway, ModelRequest, ReasoningDelta, TextDelta, TokenCounters
 from milepost.ports.system import Clock
 from milepost.services.budgeting import Answered, Ask
 from milepost.services.contents import Contents, text_bytes
@@ -87,6 +87,7 @@ class ModelActivities:
         gateway: ModelGateway,
         stops: StopWatch,
         plan_call: PlanCall,
+        counters: TokenCounters,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -96,6 +97,7 @@ class ModelActivities:
         self._gateway = gateway
         self._stops = stops
         self._plan_call = plan_call
+        self._counters = counters
 
     @activity.defn(name=CALL_MODEL.name)
     async def call_model(self, params: CallModelParams) -> CallModelResult:
@@ -153,7 +155,7 @@ class ModelActivities:
         # The identity of the call is that of the agent's own route; what is sent is another matter.
         cache_key = hashlib.sha256(f"{params.session_id}/{params.agent}".encode()).hexdigest()[:32]
         request = replace(request, provider=route.provider, model=route.model, idempotency_key=key, cache_key=cache_key)
-        found = await expected(self._ledger, started, request)
+        found = await expected(self._ledger, self._counters, started, request)
         elapsed = max(self._clock.now() - context.turn.created_at, 0) / 1_000_000
         return _Call(
             params, context, spec, request, routing, found, ask_of(started, request, routing.index, found, elapsed)

@@ -84,6 +84,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         host=host_name(),
         redactor=core.config.secrets.redactor,
         prices=core.prices,
+        counters=core.counters,
         custom_tools=core.extensions.tools,
         hooks=core.extensions.hooks,
         snapshots=core.snapshots,

@@ -26,7 +26,7 @@ from milepost.domain.turns import Turn
 from milepost.observability.logging import get_logger
 from milepost.ports.hooks import Hooks, NoHooks
 from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
-from milepost.ports.models import ModelGateway
+from milepost.ports.models import ModelGateway, NoTokenCounters, TokenCounters
 from milepost.ports.notifier import Notifier
 from milepost.ports.prices import NoPrices, Prices
 from milepost.ports.snapshots import Snapshots
@@ -70,6 +70,7 @@ class ExecutionParts:
     """Hides the instance's own secrets in what tools put out."""
     custom_tools: CustomTools = field(default_factory=NoCustomTools)
     prices: Prices = field(default_factory=NoPrices)
+    counters: TokenCounters = field(default_factory=NoTokenCounters)
     hooks: Hooks = field(default_factory=NoHooks)
 
 
@@ -121,7 +122,15 @@ class WorkerProcess:
             parts.prices,
         )
         self._models = ModelActivities(
-            parts.ledger, parts.clock, parts.contents, conversations, journal, parts.gateway, stops, plan_call
+            parts.ledger,
+            parts.clock,
+            parts.contents,
+            conversations,
+            journal,
+            parts.gateway,
+            stops,
+            plan_call,
+            parts.counters,
         )
         sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, self._guard)
         custom = CustomCalls(parts.custom_tools, parts.redactor)

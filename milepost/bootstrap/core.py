@@ -17,13 +17,14 @@ from milepost.bootstrap.system import SystemClock, UuidIds, release
 from milepost.config.loading import Config
 from milepost.domain.events import InstanceStarted, StreamKind
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
-from milepost.ports.models import ModelGateway
+from milepost.ports.models import ModelGateway, TokenCounters
 from milepost.ports.notifier import Notifier
 from milepost.ports.prices import Prices
 from milepost.ports.sandbox import SandboxProvider
 from milepost.ports.snapshots import Snapshots
 from milepost.providers.gateway import Gateway
 from milepost.providers.pricing import PriceBook
+from milepost.providers.tokenizers import Tokenizers
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
@@ -59,6 +60,7 @@ class Core:
     contents: Contents
     gateway: ModelGateway
     prices: Prices
+    counters: TokenCounters
     sandboxes: SandboxProvider | None
     workbench: Workbench
     snapshots: Snapshots | None
@@ -146,6 +148,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         StorageUnavailable, SchemaOutdated, SchemaTooNew, SecretMissing, ConfigInvalid.
     """
     url = config.database_url()
+    counters = Tokenizers(config.providers)
     await asyncio.to_thread(config.learn_secrets)
     async with contextlib.AsyncExitStack() as stack:
         notifier = await open_notifier(url)
@@ -167,6 +170,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             contents=Contents(FileBlobStore(root.blobs)),
             gateway=gateway,
             prices=PriceBook(config.providers, config.prices),
+            counters=counters,
             sandboxes=sandboxes,
             snapshots=open_snapshots(config, root),
             workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),

@@ -101,6 +101,7 @@ def _http(name: str, section: HttpSection) -> dict[str, Any]:
         "fallbacks": tuple(Route(route.provider, route.model or "") for route in section.fallbacks),
         "idempotency_header": section.idempotency_header,
         "context_tokens": dict(section.context_tokens),
+        "tokenizers": dict(section.tokenizers),
     }
 
 

@@ -100,6 +100,10 @@ class HttpSection(Section):
         default_factory=dict
     )
     """Context windows by model (or pattern) in tokens: a request that cannot fit is refused before it is sent."""
+    tokenizers: Annotated[dict[str, Literal["o200k", "cl100k", "llama3", "qwen3"]], Field(max_length=200)] = Field(
+        default_factory=dict
+    )
+    """Vocabularies by model (or pattern), for exact token counts; needs the extra 'tokens'."""
 
 
 class OpenAICompatibleSection(HttpSection):

@@ -114,6 +114,7 @@ class HttpProvider:
     this provider fails, by agents that have none of their own. `idempotency_header` names the header in which an
     endpoint takes the key of a call, the same at each try.
     `context_tokens` holds context windows by model; keys are patterns, the first that matches counts.
+    `tokenizers` names the vocabulary of models in the same way.
     """
 
     name: str
@@ -127,6 +128,7 @@ class HttpProvider:
     fallbacks: tuple[Route, ...] = ()
     idempotency_header: str | None = None
     context_tokens: Mapping[str, int] = field(default_factory=dict)
+    tokenizers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

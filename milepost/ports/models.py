@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -120,3 +120,17 @@ class ModelGateway(Protocol):
         """
 
     async def close(self) -> None: ...
+
+
+class TokenCounters(Protocol):
+    """Exact token counts, for models whose vocabulary is configured."""
+
+    async def of(self, provider: str, model: str) -> Callable[[str], float] | None:
+        """Counts the tokens of a text; None where the vocabulary is not known and an estimate has to do."""
+
+
+class NoTokenCounters:
+    """`TokenCounters` without any vocabulary."""
+
+    async def of(self, provider: str, model: str) -> Callable[[str], float] | None:
+        return None

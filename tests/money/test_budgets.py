@@ -99,6 +99,8 @@ async def test_a_session_ends_turns_at_its_limit_and_the_message_has_the_numbers
         assert (used.tokens, used.reserved_tokens, used.model_calls) == (1_300, 0, 1)
         entry = await stack.history.entry(first.turn_id)
         assert any("80 % of its tokens reached" in note for note in entry.agents[0].notes)
+        factor, samples = await opened.ledger.read(lambda tx: tx.budgets.factor("scripted", "demo"))
+        assert samples == 1 and factor > 1, "1,299 tokens were reported for a short request"
         # Another Session has its own.
         assert (await play(stack, await new_session(stack, tmp_path / "x"), answer(5))).state is TurnState.COMPLETED
 
