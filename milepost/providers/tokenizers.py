@@ -1,4 +1,4 @@
-"""Exact token counts for models whose vocabulary is known: the extra `tokens` (quicktok-v1, with vocabularies inside)."""
+"""Exact token counts where the vocabulary is known: the extra `tokens` (quicktok-v1, with vocabularies inside)."""
 
 from __future__ import annotations
 

@@ -30,6 +30,9 @@ from tests.support.wire_server import Reply, Tokens, WireServer
 CALL = {"id": "call_1", "name": "list_dir", "arguments": '{"path": "."}'}
 MIXED = [Tokens(1000, 0, 70, 0), Tokens(120, 900, 33, 41), Tokens(7, 0, 1, 0), Tokens(0, 5000, 250, 3000)]
 
+WRITES = {"anthropic": [Tokens(3, 100, 5, 0, cache_write=4096), Tokens(50, 0, 5, 9, cache_write=10)]}
+"""For services that charge for what they write to their cache."""
+
 
 def prices_for(wire: Wire) -> TokenPrices:
     """Different prices for each class that the format tells apart; where it tells none, the server bills none apart."""
@@ -40,7 +43,7 @@ def prices_for(wire: Wire) -> TokenPrices:
         cached_input=Decimal("0.25") if tells_cached else Decimal("2.5"),
         output=Decimal(10),
         reasoning=Decimal(12) if tells_reasoning else Decimal(10),
-        cache_write=Decimal("2.5"),
+        cache_write=Decimal("3.125"),
     )
 
 
@@ -50,6 +53,7 @@ def bill(server: WireServer, prices: TokenPrices) -> Decimal:
         "cached": prices.cached_input,
         "output": prices.output,
         "reasoning": prices.reasoning,
+        "cache_write": prices.cache_write,
     }
     return server.invoice({line.model: by_class for line in server.billed})
 
@@ -71,11 +75,13 @@ async def test_a_ledger_of_calls_is_the_bill(wire: Wire, servers: dict[str, Wire
     gateway = Gateway({"fake": wire.made(server)}, Secrets())
     total = Usage()
     for usage_at in wire.usages:
-        for tokens in MIXED:
+        for tokens in [*MIXED, *WRITES.get(wire.name, ())]:
             server.plan(Reply(text="Hello there.", tokens=tokens, usage_at=usage_at))
             usage = (await hear(gateway, request())).done.usage
             assert usage.complete, (usage_at, usage)
-            assert usage.input_tokens + usage.cached_input_tokens == tokens.input + tokens.cached, (usage_at, usage)
+            assert usage.input_tokens + usage.cached_input_tokens == (
+                tokens.input + tokens.cached + tokens.cache_write
+            ), (usage_at, usage)
             assert usage.output_tokens + usage.reasoning_tokens == tokens.output + tokens.reasoning
             total += Usage(cost=ModelPrices("v", prices).cost(usage))
     await gateway.close()

@@ -25,7 +25,7 @@ SAMPLES = {
     "parallel turns see one another's reservations, so a limit is not passed by calls that keep to theirs. " * 10,
     "code": Path(milepost.__path__[0], "engine", "budgets.py").read_text(encoding="utf-8"),
     "JSON": '{"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}}\n' * 20,
-    "CJK": "模型调用之前先估算令牌的数量，不需要网络。次の呼び出しは記録された価格で計算されます。토큰 수를 셉니다。"
+    "CJK": "模型调用之前先估算令牌的数量，不需要网络。次の呼び出しは記録された価格で計算します。토큰 수를 셉니다。"
     * 10,
 }
 
