@@ -40,8 +40,12 @@ def application(core: Core, services: Services, token: str) -> FastAPI:
 
 
 @asynccontextmanager
-async def serving(core: Core, temporal: TemporalPart, *, role: str, tcp: bool) -> AsyncIterator[Served]:
+async def serving(
+    core: Core, temporal: TemporalPart, *, role: str, tcp: bool, uds: bool = True
+) -> AsyncIterator[Served]:
     """Serve on the data root's Unix socket, with `tcp` also on the configured address; tell clients while it lasts.
+
+    Without `uds` only the address is served, and commands on this machine are not told of it.
 
     Raises:
         AddressUnavailable, ConfigInvalid, StorageUnavailable.
@@ -51,7 +55,9 @@ async def serving(core: Core, temporal: TemporalPart, *, role: str, tcp: bool) -
     section = core.config.settings.api
     token = load_or_create_token(core.root.token)
     app = application(core, core.services(temporal), token)
-    server = ApiServer(app, host=section.host if tcp else None, port=section.port, uds=core.root.socket)
+    server = ApiServer(
+        app, host=section.host if tcp else None, port=section.port, uds=core.root.socket if uds else None
+    )
     await server.start()
     try:
         info = InstanceInfo(
@@ -66,8 +72,10 @@ async def serving(core: Core, temporal: TemporalPart, *, role: str, tcp: bool) -
             config_path=str(core.config.path) if core.config.path else None,
             config_digest=core.config.digest,
         )
-        core.root.write_info(info)
+        if uds:
+            core.root.write_info(info)
         yield Served(info, token)
     finally:
-        core.root.clear_info()
+        if uds:
+            core.root.clear_info()
         await server.stop()

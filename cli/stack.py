@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from cli.serving import Served, serving
@@ -21,6 +22,10 @@ from milepost.domain.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from workers.process import ExecutionParts
+    from workers.runtime import WorkerSettings
+
+DRAIN_SECONDS = 5.0
+"""How long running work may take to end when a person stops a whole stack, who waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +62,30 @@ async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool,
         # On a shared cluster the queues must mean to every worker of the instance what they mean to this one.
         queues = embedded_queues() if embedded(config) else split_queues(host_name())
 
+        settings = worker_settings(config, core.ledger.instance_id)
+
         def make(temporal: TemporalConnection) -> WorkerProcess:
             starter = TemporalStarter(temporal.client, core.ledger.instance_id)
-            return WorkerProcess(execution_parts(core), temporal.client, starter, queues)
+            return WorkerProcess(execution_parts(core), temporal.client, starter, queues, settings)
 
         part = await stack.enter_async_context(working(config, root, make, say, patient=tcp))
         served = await stack.enter_async_context(serving(core, part, role=role, tcp=tcp))
         yield Stack(core, served, part.namespace)
+
+
+def worker_settings(config: Config, instance_id: str, *, drain_seconds: float = DRAIN_SECONDS) -> WorkerSettings:
+    """Bounds and version of this process's workers. The embedded server has workers of one release only."""
+    from milepost.temporal.versioning import deployment_name
+    from workers.runtime import WorkerSettings
+
+    section = config.settings.worker
+    versioned = section.versioning and not embedded(config)
+    return WorkerSettings(
+        max_workflow_tasks=section.workflow_tasks,
+        max_activities=section.activities,
+        graceful_shutdown=timedelta(seconds=drain_seconds),
+        deployment=deployment_name(instance_id) if versioned else "",
+    )
 
 
 def execution_parts(core: Core) -> ExecutionParts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from milepost.domain.errors import MilepostError
 from milepost.observability.logging import get_logger
@@ -45,32 +46,48 @@ class Loops:
         self._beat = beat
         self._tidy = tidy
         self._reconcile_seconds = reconcile_seconds
-        self._tasks: list[asyncio.Task[None]] = []
+        self._taking: list[asyncio.Task[None]] = []
+        self._beats: asyncio.Task[None] | None = None
+        self._draining = False
 
     async def start(self) -> None:
         """Announce this worker, then run the loops in the background. Raises StorageUnavailable."""
         await self._send_beat()
-        self._tasks = [
+        self._beats = asyncio.create_task(self._repeat(BEAT_SECONDS, self._send_beat), name="beat")
+        self._taking = [
             asyncio.create_task(self._dispatch(), name="dispatch"),
             asyncio.create_task(self._repeat(self._reconcile_seconds, self._reconciler.run_once), name="reconcile"),
-            asyncio.create_task(self._repeat(BEAT_SECONDS, self._send_beat), name="beat"),
             asyncio.create_task(self._repeat(TIDY_SECONDS, self._tidy), name="tidy"),
         ]
 
-    async def stop(self) -> None:
-        """End the loops and say goodbye, so that nobody waits for this worker."""
-        for task in self._tasks:
+    async def drain(self) -> None:
+        """End the loops that take work. This worker is still heard of, as one that serves no queue."""
+        self._draining = True
+        for task in self._taking:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        worker = self._beat(self._clock.now()).worker
+        await asyncio.gather(*self._taking, return_exceptions=True)
         try:
             await self._reconciler.release()
+            await self._send_beat()
+        except MilepostError as error:
+            _log.warning("loops.drain_untold", error=error.code)
+
+    async def stop(self) -> None:
+        """End all loops and say goodbye, so that nobody waits for this worker."""
+        await self.drain()
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.gather(self._beats, return_exceptions=True)
+        worker = self._beat(self._clock.now()).worker
+        try:
             await self._ledger.write(lambda tx: tx.workers.gone(worker))
         except MilepostError as error:
             _log.warning("loops.goodbye_failed", error=error.code)
 
     async def _send_beat(self) -> None:
         beat = self._beat(self._clock.now())
+        if self._draining:
+            beat = replace(beat, queues=())
         await self._ledger.write(lambda tx: tx.workers.beat(beat))
 
     async def _dispatch(self) -> None:

@@ -156,9 +156,14 @@ class WorkerProcess:
         await self._loops.start()
 
     async def stop(self) -> None:
-        """Stop in order: no new dispatches, then the workers, then the containers that no turn needs."""
-        await self._loops.stop()
+        """Stop in order: no new work, then the workers, then the containers that no turn needs.
+
+        What runs may end within the settings' `graceful_shutdown`. The rest is handed on: its attempt ends without a
+        record, and another worker, or this one when it is back, takes it up.
+        """
+        await self._loops.drain()
         await self._runtime.stop()
+        await self._loops.stop()
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._leave()

@@ -10,12 +10,14 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from milepost.bootstrap.system import release
 from milepost.contracts.naming import queue_name
 from milepost.domain.errors import MilepostError
+from milepost.temporal.versioning import make_current
 from workflows.session_turn import SessionTurnWorkflow
 
 PASSED_THROUGH = (
@@ -55,7 +57,10 @@ class WorkerSettings:
     max_local_activities: int = 64
     max_cached_workflows: int = 500
     graceful_shutdown: timedelta = timedelta(seconds=5)
+    """Running work may take this long to end when the process stops; what has not ended is handed on."""
     identity: str = ""
+    deployment: str = ""
+    """Name of the worker deployment that `build_id` is a version of; "" where all workers are of one release."""
     build_id: str = field(default_factory=release)
     """Without one the SDK hashes the code of every loaded module, which takes seconds."""
 
@@ -76,6 +81,9 @@ class WorkerRuntime:
         activities: Callable[[str], Sequence[Callable[..., Any]]],
         settings: WorkerSettings,
     ) -> None:
+        self._client = client
+        self._settings = settings
+        self._current: asyncio.Task[None] | None = None
         self._workers = [
             _worker(client, instance_id, queue, queues, activities(queue), settings) for queue in sorted(queues.serve)
         ]
@@ -85,9 +93,15 @@ class WorkerRuntime:
         """Begin polling."""
         for worker in self._workers:
             await self._stack.enter_async_context(worker)
+        if self._settings.deployment:
+            work = make_current(self._client, self._settings.deployment, self._settings.build_id)
+            self._current = asyncio.create_task(work, name="make-current")
 
     async def stop(self) -> None:
         """Stop polling, let running work end within the grace period, cancel the rest."""
+        if self._current is not None:
+            self._current.cancel()
+            await asyncio.gather(self._current, return_exceptions=True)
         await asyncio.shield(self._stack.aclose())
 
 
@@ -114,5 +128,17 @@ def _worker(
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=timedelta(seconds=3),
         identity=settings.identity or None,
-        build_id=settings.build_id,
+        build_id=None if settings.deployment else settings.build_id,
+        deployment_config=_deployment(settings),
+    )
+
+
+def _deployment(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
+    """A turn is pinned: it ends on the release that it began on."""
+    if not settings.deployment:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(settings.deployment, settings.build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
     )

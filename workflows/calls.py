@@ -9,7 +9,13 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from milepost.contracts.activities import PAYLOAD_UNDECODABLE, ActivityContract, RetryRule
+    from milepost.contracts.activities import (
+        HOST_SCHEDULE_TO_START,
+        PAYLOAD_UNDECODABLE,
+        ActivityContract,
+        RetryRule,
+    )
+    from milepost.contracts.naming import bound_to_host
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -40,6 +46,9 @@ async def call(
             summary=summary,
         )
         return local
+    waits = contract.schedule_to_start
+    if waits is None and queue is not None and bound_to_host(queue):
+        waits = HOST_SCHEDULE_TO_START
     offered = 0
     while True:
         offered += 1
@@ -50,7 +59,7 @@ async def call(
                 result_type=contract.result,
                 task_queue=queue,
                 start_to_close_timeout=contract.start_to_close,
-                schedule_to_start_timeout=contract.schedule_to_start,
+                schedule_to_start_timeout=waits,
                 heartbeat_timeout=contract.heartbeat,
                 retry_policy=_retry(contract.retry),
                 cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

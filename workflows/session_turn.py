@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from workflows.calls import call
@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
         CALL_MODEL,
         END_CALLS,
         FINISH_TURN,
+        HOST_SCHEDULE_TO_START,
         MAX_BOUNDARY_TEXT,
         PREPARE_TURN,
         RUN_TOOL,
@@ -265,6 +266,14 @@ def _ending_of(error: ActivityError) -> _Ended:
     cause = error.cause
     if isinstance(cause, ApplicationError):
         return _Ended(TurnState.FAILED, cause.type or "internal", cause.message)
+    if isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.SCHEDULE_TO_START:
+        minutes = HOST_SCHEDULE_TO_START.total_seconds() / 60
+        return _Ended(
+            TurnState.FAILED,
+            "worker_lost",
+            f"No worker of the host that has the Session's container took step {error.activity_type} "
+            f"within {minutes:g} minutes.",
+        )
     if isinstance(cause, ActivityTimeout):
         return _Ended(
             TurnState.FAILED, "worker_lost", f"Step {error.activity_type} got no answer from a worker: {cause.message}."

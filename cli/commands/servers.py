@@ -46,7 +46,12 @@ async def dev(call: Invocation) -> Exit:
     return await _until_signal(serve)
 
 
-async def api(call: Invocation) -> Exit:
+async def api(
+    call: Invocation,
+    tcp_only: Annotated[
+        bool, typer.Option("--tcp-only", help="Leave the data root's socket alone: for a further API beside it.")
+    ] = False,
+) -> Exit:
     """Serve the API alone, against a Temporal cluster and PostgreSQL."""
     from cli.serving import serving
     from cli.stack import require_own_packages
@@ -65,10 +70,11 @@ async def api(call: Invocation) -> Exit:
         async with contextlib.AsyncExitStack() as stack:
             root.prepare()
             stack.enter_context(root.lock("api", shared=True))
-            stack.enter_context(root.serving_lock("api"))
+            if not tcp_only:
+                stack.enter_context(root.serving_lock("api"))
             core = await stack.enter_async_context(open_core(config, root))
             await core.record_start("api")
-            served = await stack.enter_async_context(serving(core, part, role="api", tcp=True))
+            served = await stack.enter_async_context(serving(core, part, role="api", tcp=True, uds=not tcp_only))
             _announce(call, served.info, part.namespace)
             await stop.wait()
             call.out.note("Stopping ...")
@@ -84,12 +90,11 @@ async def worker(
     ] = None,
 ) -> Exit:
     """Work on turns, against a Temporal cluster and PostgreSQL."""
-    from cli.stack import execution_parts, require_own_packages
+    from cli.stack import execution_parts, require_own_packages, worker_settings
     from cli.working import working
     from milepost.bootstrap.core import open_core
     from milepost.temporal.starter import TemporalStarter
     from workers.process import WorkerProcess, host_name, split_queues
-    from workers.runtime import WorkerSettings
 
     config, root = call.config, call.root
     queues = _queues(queue or list(config.settings.worker.queues))
@@ -103,8 +108,8 @@ async def worker(
             stack.enter_context(root.lock("worker", shared=True))
             core = await stack.enter_async_context(open_core(config, root))
             await core.record_start("worker", *queues)
-            section = config.settings.worker
-            settings = WorkerSettings(max_workflow_tasks=section.workflow_tasks, max_activities=section.activities)
+            drain = config.settings.worker.drain_seconds
+            settings = worker_settings(config, core.ledger.instance_id, drain_seconds=drain)
 
             def make(temporal: TemporalConnection) -> WorkerProcess:
                 starter = TemporalStarter(temporal.client, core.ledger.instance_id)

@@ -167,7 +167,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             ids=UuidIds(),
             ledger=ledger,
             notifier=notifier,
-            contents=Contents(FileBlobStore(root.blobs)),
+            contents=Contents(FileBlobStore(config.blobs(root.blobs))),
             gateway=gateway,
             prices=PriceBook(config.providers, config.prices),
             counters=counters,

@@ -63,6 +63,13 @@ class Config:
         present = environment()
         return {name: present[name] for name in self.settings.sandbox.environment if name in present}
 
+    def blobs(self, default: Path) -> Path:
+        """Folder of long texts: the configured one, relative to the configuration's folder, else `default`."""
+        chosen = self.settings.database.blobs
+        if chosen is None:
+            return default
+        return (self.path.parent if self.path is not None else Path.cwd()) / chosen.expanduser()
+
     @property
     def podman_socket(self) -> str | None:
         """Podman's API socket, where configuration or CONTAINER_HOST names one."""

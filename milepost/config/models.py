@@ -50,6 +50,9 @@ class DatabaseSection(Section):
     file in the data root."""
     password: SecretReference | None = None
     """Password of the PostgreSQL user."""
+    blobs: Path | None = None
+    """Folder of long texts, which the ledger names by their digest. Default: in the data root. Processes that have
+    different data roots need one that all of them see."""
 
 
 class TlsSection(Section):
@@ -185,6 +188,10 @@ class WorkerSection(Section):
     """Workflow tasks at the same time."""
     activities: Annotated[Count, Field(ge=1, le=1000)] = 64
     """Model and tool calls at the same time, of each kind."""
+    drain_seconds: Annotated[Number, Field(ge=0, le=3600)] = 30.0
+    """How long running work may take to end when `milepost worker` is told to stop; the rest is handed on."""
+    versioning: bool = True
+    """On a cluster each release is a version of its own, and turns stay on theirs. false: one release at a time."""
 
 
 class LoggingSection(Section):

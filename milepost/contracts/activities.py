@@ -279,4 +279,8 @@ FINISH_TURN = ActivityContract(
     local=True,
 )
 
+HOST_SCHEDULE_TO_START = timedelta(minutes=5)
+"""How long a tool call waits for a worker of the host that has the Session's container: longer than a host takes to
+start again. After that the host is taken for lost, and the turn fails. Queues that any process serves have no limit."""
+
 CONTRACTS = (PREPARE_TURN, CALL_MODEL, RUN_TOOL, END_CALLS, FINISH_TURN)

@@ -8,11 +8,17 @@ APPROVAL_ANSWERED = "approval_answered"
 
 TURNS_QUEUE = "turns"
 MODELS_QUEUE = "models"
+_SANDBOX = "sandbox."
 
 
 def sandbox_queue(host: str) -> str:
     """Queue of the host that owns the containers."""
-    return f"sandbox.{host}"
+    return f"{_SANDBOX}{host}"
+
+
+def bound_to_host(queue: str) -> bool:
+    """Whether only one host can serve a queue (as `queue_name` gives it)."""
+    return queue.rpartition("/")[2].startswith(_SANDBOX)
 
 
 def queue_name(instance_id: str, queue: str) -> str:

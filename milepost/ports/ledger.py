@@ -493,6 +493,13 @@ class Workers(Protocol):
     def last_beat(self) -> int | None:
         """Time of the newest beat of any worker that said no goodbye."""
 
+    def owner_seen(self, turn_id: str) -> int | None:
+        """When somebody who works on a turn was last heard of; None before its first call.
+
+        That is the newest beat of the workers that have dispatched its open calls, or the newest step of a call: a
+        turn whose next step nobody takes has no owner, however many workers there are.
+        """
+
 
 class LedgerTx(Protocol):
     """One transaction. Topics given to `notify` are published after the commit, never before."""

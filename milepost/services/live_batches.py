@@ -10,12 +10,12 @@ from typing import Any
 from milepost.domain.effects import EffectState
 from milepost.domain.events import ModelRetried, TurnBegun
 from milepost.domain.turns import Turn
-from milepost.engine.status import turn_status
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
 from milepost.ports.ledger import Delta, DeltaSpan, Ledger, LedgerTx
 from milepost.ports.system import Clock
 from milepost.services.batches import bounded_batch
+from milepost.services.statuses import status_at
 
 _SETTLED = 2**62
 EVENT_BATCH = 64
@@ -112,14 +112,7 @@ def read_batch(tx: LedgerTx, *, place: Place, at: int) -> Batch:
 
 def status_of(tx: LedgerTx, turn: Turn, at: int) -> dict[str, Any]:
     """A running turn as `snapshot` and `status` frames tell it."""
-    awaiting = tx.approvals.pending_of_turn(turn.turn_id, 1)
-    status = turn_status(
-        turn,
-        awaiting_person=bool(awaiting),
-        awaiting_workspace=tx.workspaces.waits(turn.turn_id, at),
-        last_worker_beat=tx.workers.last_beat(),
-        now=at,
-    )
+    status = status_at(tx, turn, at)
     return {"turn_id": turn.turn_id, "number": turn.number, "state": turn.state, "status": status}
 
 

@@ -26,13 +26,13 @@ from milepost.domain.events import StopRequested, StreamKind, TurnBegun, TurnSto
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
 from milepost.domain.usage import Usage
-from milepost.engine.status import turn_status
 from milepost.ledger.codec import encode
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
 from milepost.ports.notifier import OUTBOX_TOPIC, stop_topic
 from milepost.ports.system import Clock, IdSource
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.sessions import MAX_PAGE, require_active
+from milepost.services.statuses import status_at
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
@@ -292,17 +292,7 @@ class TurnService:
         return await self._ledger.write(body)
 
     def _view(self, tx: LedgerTx, turn: Turn, now: int) -> TurnView:
-        if turn.state.terminal:
-            return TurnView(turn, TurnStatus.ENDED)
-        awaiting = tx.approvals.pending_of_turn(turn.turn_id, 1)
-        status = turn_status(
-            turn,
-            awaiting_person=bool(awaiting),
-            awaiting_workspace=tx.workspaces.waits(turn.turn_id, now),
-            last_worker_beat=tx.workers.last_beat(),
-            now=now,
-        )
-        return TurnView(turn, status)
+        return TurnView(turn, status_at(tx, turn, now))
 
 
 def _by_keys(tx: LedgerTx, session_id: str, keys: _Keys) -> Turn | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, and_, bindparam, delete, func, select
 
+from milepost.domain.effects import EffectState
+from milepost.domain.tools import MAX_CALLS_PER_RESPONSE
 from milepost.ledger.codec import canonical_bytes, parse
 from milepost.ports.ledger import WorkerBeat
 from milepost.storage.statements import PerDialect
-from milepost.storage.tables import workers
+from milepost.storage.tables import effects, workers
 
 KEEP_SILENT_US = 7 * 24 * 3600 * 1_000_000
 """A worker that died without a goodbye is forgotten after a week, so that the table stays small."""
@@ -23,6 +25,21 @@ _FORGET = delete(workers).where(workers.c.at < bindparam("before"))
 _GONE = delete(workers).where(workers.c.worker == bindparam("name"))
 _LIVE = select(workers).where(workers.c.at >= bindparam("since")).order_by(workers.c.worker)
 _LAST = select(func.max(workers.c.at))
+# No more calls than one answer's can be open or can have ended last.
+_STEPS = (
+    select(
+        effects.c.worker,
+        effects.c.state,
+        func.coalesce(effects.c.finished_at, effects.c.dispatched_at, effects.c.created_at).label("at"),
+    )
+    .where(effects.c.turn_id == bindparam("turn"))
+    .order_by(effects.c.created_at.desc())
+    .limit(MAX_CALLS_PER_RESPONSE)
+    .subquery()
+)
+_OWNER = select(func.max(_STEPS.c.at), func.max(workers.c.at)).select_from(
+    _STEPS.outerjoin(workers, and_(_STEPS.c.worker == workers.c.worker, _STEPS.c.state == EffectState.DISPATCHED.value))
+)
 
 
 class SqlWorkers:
@@ -52,3 +69,7 @@ class SqlWorkers:
 
     def last_beat(self) -> int | None:
         return self._conn.execute(_LAST).scalar()
+
+    def owner_seen(self, turn_id: str) -> int | None:
+        step, beat = self._conn.execute(_OWNER, {"turn": turn_id}).one()
+        return max((at for at in (step, beat) if at is not None), default=None)

@@ -84,10 +84,14 @@ async def lane(run: Run, database: str, podman_root: Path) -> None:
 
 async def run_all(run: Run, lanes: dict[str, int], podman_root: Path) -> None:
     """Every lane to its end; one that cannot go on must not end the others."""
-    works = [lane(run, database, podman_root) for database, count in lanes.items() for _ in range(count)]
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            print(f"a lane broke off: {outcome!r}", file=sys.stderr)
+
+    async def guarded(database: str) -> None:
+        try:
+            await lane(run, database, podman_root)
+        except Exception as error:
+            print(f"a lane broke off: {error!r}", file=sys.stderr, flush=True)
+
+    await asyncio.gather(*(guarded(database) for database, count in lanes.items() for _ in range(count)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,6 +32,8 @@ from tests.chaos.processes import Process
 from tests.support.postgres_server import PostgresServer, find_binaries, memory_folder
 
 START_TRIES = 40
+_UPGRADING = asyncio.Lock()
+"""Migrations of two databases cannot run in one process at the same time."""
 
 Revive = Callable[[], Coroutine[Any, Any, None]]
 
@@ -115,32 +117,35 @@ class Embedded:
         self.url = f"sqlite:///{home.data / 'milepost.db'}"
         self._orders = home.orders("dev", "dev", off=off)
         self.buried: list[Process] = []
+        self._processes: list[Process] = []
         home.configure({"temporal": {"port": 0, "ui_port": 0}})
 
     async def start(self) -> None:
         """Start, and wait until it works."""
-        self._process = Process(self._orders)
-        await self._process.start()
-        await self._process.ready()
+        process = Process(self._orders)
+        await process.start()
+        self._processes = [process]
+        await process.ready()
 
     @property
     def processes(self) -> list[Process]:
-        return [self._process]
+        return self._processes
 
     workers = processes
 
     async def kill(self, victim: str, held: Process | None, rng: random.Random) -> Revive:
         if victim == "temporal":
-            for pid, command in self._process.children().items():
+            for pid, command in self._processes[0].children().items():
                 if "start-dev" in command:
                     os.kill(pid, signal.SIGKILL)
             return _nothing
-        await self._process.kill()
-        self.buried.append(self._process)
+        await self._processes[0].kill()
+        self.buried += self._processes
         return self.start
 
     async def close(self) -> None:
-        await self._process.kill()
+        for process in self.processes:
+            await process.kill()
 
 
 async def _nothing() -> None:
@@ -193,6 +198,7 @@ class Apart:
         self.temporal = DevServer(home.folder / "temporal.db", home.folder / "temporal.log")
         self.buried: list[Process] = []
         self.workers: list[Process] = []
+        self._apis: list[Process] = []
         self._started = 0
 
     async def start(self) -> None:
@@ -200,7 +206,8 @@ class Apart:
         await self.database_server.start()
         server = self.database_server.server
         self.url = server.url(await asyncio.to_thread(server.create_database))
-        await upgrade(self.url)
+        async with _UPGRADING:
+            await upgrade(self.url)
         self.address: TemporalAddress = await self.temporal.start()
         self.home.configure(
             {
@@ -211,8 +218,9 @@ class Apart:
         await asyncio.gather(self._serve(), *(self._work() for _ in range(self._count)))
 
     async def _serve(self) -> None:
-        self._api = Process(self.home.orders("api", "api", off=self._off))
-        await self._api.start()
+        process = Process(self.home.orders("api", "api", off=self._off))
+        await process.start()
+        self._apis = [process]
 
     async def _work(self) -> None:
         self._started += 1
@@ -223,7 +231,7 @@ class Apart:
 
     @property
     def processes(self) -> list[Process]:
-        return [self._api, *self.workers]
+        return [*self._apis, *self.workers]
 
     async def kill(self, victim: str, held: Process | None, rng: random.Random) -> Revive:
         match victim:
@@ -235,7 +243,7 @@ class Apart:
                     await self._bury(each)
                 return self._work_again
             case "api":
-                await self._api.kill()
+                await self._apis[0].kill()
                 return self._serve
             case "temporal":
                 assert self.temporal.pid is not None

@@ -197,7 +197,7 @@ def test_status_over_all_turns(
 ) -> None:
     now = 200_000_000
     this = replace(turn(state), dispatched_at=dispatched, claimed_run=claim, stop_requested_at=stop)
-    status = turn_status(this, awaiting_person=awaiting, last_worker_beat=beat, now=now)
+    status = turn_status(this, awaiting_person=awaiting, owner_seen=beat, now=now)
     lost = now - max(beat or 0, dispatched or 0) > RECOVERING_AFTER_US
     if state.terminal:
         assert status is TurnStatus.ENDED
