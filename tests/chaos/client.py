@@ -96,18 +96,19 @@ class Sample:
 
 
 class ApiClient:
-    """Talks to the API on the socket of a data root."""
+    """Talks to the API on the socket of a data root, or at an address."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, url: str | None = None) -> None:
         self._root = DataRoot(home)
+        self._url = url
         self._http: httpx.AsyncClient | None = None
 
     def http(self) -> httpx.AsyncClient:
         """A client of the process that serves now; the token is there once one has served."""
         if self._http is None:
             self._http = httpx.AsyncClient(
-                transport=httpx.AsyncHTTPTransport(uds=str(self._root.socket)),
-                base_url="http://milepost",
+                transport=httpx.AsyncHTTPTransport(uds=None if self._url else str(self._root.socket)),
+                base_url=self._url or "http://milepost",
                 headers={"Authorization": f"Bearer {self._root.token.read_text().strip()}"},
                 timeout=ANSWER_SECONDS,
             )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from milepost.domain.errors import MilepostError
 from milepost.domain.turns import TurnState
@@ -122,9 +123,11 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(database: str, podman_root: Path, off: frozenset[str] = frozenset()) -> AsyncIterator[World]:
-    """A world, with a Session that a reader follows for as long as it lasts."""
-    async with shapes.running(database, podman_root, off) as shape:
+async def open_world(
+    database: str, podman_root: Path, off: frozenset[str] = frozenset(), **more: Any
+) -> AsyncIterator[World]:
+    """A world over a running Milepost; `more` goes to its shape."""
+    async with shapes.running(database, podman_root, off, **more) as shape:
         notifier = await open_notifier(shape.url)
         ledger = await open_ledger(shape.url, notifier)
         world = World(shape, ledger, shape.home.folder / "workspace")

@@ -60,9 +60,11 @@ RECOVERING_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Orders:
-    """What to run: `command` of the command line on a data root. `off` names guarantees this process does not keep.
+    """What to run: `command` of the command line on a data root, as another `release` if one is named, with the
+    product's own times unless `shorten`. `off` names guarantees this process does not keep.
 
     - `fencing`: a call never finds what an earlier attempt left of it, and no late attempt is refused.
+    - `fence`: no late attempt is refused.
     - `claim`: every workflow run may work on every turn.
     - `outbox`: who accepts a turn starts its workflow by itself, after the commit.
     """
@@ -72,6 +74,8 @@ class Orders:
     config: Path
     log: Path
     off: frozenset[str] = frozenset()
+    shorten: bool = True
+    release: str = ""
 
 
 def run(orders: Orders, wire: Connection) -> NoReturn:
@@ -85,8 +89,12 @@ def run(orders: Orders, wire: Connection) -> NoReturn:
     os.environ |= {"MILEPOST_HOME": str(orders.home), "MILEPOST_CONFIG": str(orders.config), "NO_COLOR": "1"}
     sys.argv = ["milepost", *orders.command]
     trap = Trap(wire)
-    _shorten()
-    _listen(trap)
+    _declare()
+    if orders.shorten:
+        _shorten()
+    _listen(trap, shorten=orders.shorten)
+    if orders.release:
+        _put("cli.stack.worker_settings", _of_release(cli.stack.worker_settings, orders.release))
     _switch_off(orders.off)
     cli.main.app()
     raise AssertionError("the command returned")
@@ -118,6 +126,10 @@ def _shorten() -> None:
     _put("workers.loops.BACKOFF_MAX_SECONDS", 1.0)
     _put("workers.process.LIVE_WORKER_US", int(RECOVERING_SECONDS * 1_000_000))
     _put("milepost.engine.status.RECOVERING_AFTER_US", int(RECOVERING_SECONDS * 1_000_000))
+
+
+def _declare() -> None:
+    """No built-in tool is at most once; here one is."""
     once = {
         name: replace(policy, effect_class=EffectClass.AT_MOST_ONCE)
         for name, policy in BUILTIN_TOOL_POLICIES.items()
@@ -132,14 +144,19 @@ class _Starters:
     found: Any = None
 
 
-def _listen(trap: Trap) -> None:
+def _of_release(settings: Any, release: str) -> Any:
+    return lambda *arguments, **named: replace(settings(*arguments, **named), build_id=release)
+
+
+def _listen(trap: Trap, *, shorten: bool) -> None:
     async def trapped(url: str, notifier: Notifier, **more: Any) -> Ledger:
         return TrappedLedger(await open_ledger(url, notifier, **more), trap)
 
     class Announced(workers.process.WorkerProcess):
         def __init__(self, parts: Any, client: Any, starter: Any, *more: Any, **named: Any) -> None:
             _Starters.found = starter
-            super().__init__(parts, client, starter, *more, **{**named, "reconcile_seconds": 1.0})
+            pace = {"reconcile_seconds": 1.0} if shorten else {}
+            super().__init__(parts, client, starter, *more, **{**named, **pace})
 
         async def start(self) -> None:
             await super().start()
@@ -150,6 +167,8 @@ def _listen(trap: Trap) -> None:
 
 
 def _switch_off(off: frozenset[str]) -> None:
+    if "fence" in off:
+        _put("milepost.storage.effects._check_settle", lambda *_: None)
     if "fencing" in off:
         _put("activities.tools.effect_id", lambda *_: secrets.token_hex(32))
         _put("milepost.storage.effects._check_settle", lambda *_: None)

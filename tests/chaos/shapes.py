@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import tempfile
@@ -28,7 +29,7 @@ from milepost.temporal.client import TemporalAddress
 from milepost.temporal.dev_server import DevServer
 from tests.chaos.points import Boundary
 from tests.chaos.process import Orders
-from tests.chaos.processes import Process
+from tests.chaos.processes import START_SECONDS, Process
 from tests.support.postgres_server import PostgresServer, find_binaries, memory_folder
 
 START_TRIES = 40
@@ -55,9 +56,9 @@ class Home:
         }
         self.config.write_text(json.dumps(common | sections), encoding="utf-8")
 
-    def orders(self, name: str, *command: str, off: frozenset[str] = frozenset()) -> Orders:
+    def orders(self, name: str, *command: str, off: frozenset[str] = frozenset(), **more: Any) -> Orders:
         """What a process of this world is to run."""
-        return Orders(command, self.data, self.config, self.folder / f"{name}.log", off)
+        return Orders(command, self.data, self.config, self.folder / f"{name}.log", off, **more)
 
     def words(self) -> str:
         """The ends of all logs."""
@@ -190,8 +191,17 @@ class Apart:
 
     database = "postgresql"
 
-    def __init__(self, home: Home, off: frozenset[str] = frozenset(), workers: int = 2) -> None:
+    def __init__(
+        self,
+        home: Home,
+        off: frozenset[str] = frozenset(),
+        workers: int = 2,
+        drain_seconds: float = 2,
+        shorten: bool = True,
+    ) -> None:
         self.home = home
+        self._drain_seconds = drain_seconds
+        self._shorten = shorten
         self._off = off
         self._count = workers
         self.database_server = Database()
@@ -213,21 +223,44 @@ class Apart:
             {
                 "database": {"url": self.url},
                 "temporal": {"address": self.address.target, "namespace": self.address.namespace},
+                "worker": {"drain_seconds": self._drain_seconds},
             }
         )
-        await asyncio.gather(self._serve(), *(self._work() for _ in range(self._count)))
+        await asyncio.gather(self._serve(), *(self.work() for _ in range(self._count)))
 
     async def _serve(self) -> None:
-        process = Process(self.home.orders("api", "api", off=self._off))
+        process = Process(self.home.orders("api", "api", off=self._off, shorten=self._shorten))
         await process.start()
         self._apis = [process]
 
-    async def _work(self) -> None:
+    async def serve_beside(self) -> str:
+        """Start another API process on the same data root; return its address."""
+        orders = self.home.orders("api-beside", "api", "--tcp-only", off=self._off, shorten=self._shorten)
+        process = Process(orders)
+        await process.start()
+        self._apis.append(process)
+        async with asyncio.timeout(START_SECONDS):
+            while (found := re.search(r"http://127\.0\.0\.1:[0-9]+", process.words())) is None:
+                assert process.code is None, process.words()
+                await asyncio.sleep(0.05)
+        return found[0]
+
+    async def work(self, release: str = "") -> Process:
+        """Start another worker, of this release unless another one is named; return it when it works."""
         self._started += 1
-        process = Process(self.home.orders(f"worker-{self._started}", "worker", off=self._off))
+        more = {"shorten": self._shorten, "release": release}
+        process = Process(self.home.orders(f"worker-{self._started}", "worker", off=self._off, **more))
         await process.start()
         self.workers.append(process)
         await process.ready()
+        return process
+
+    async def drain(self, worker: Process) -> int:
+        """Tell a worker to stop in order; return its exit code."""
+        code = await worker.leave()
+        self.workers.remove(worker)
+        self.buried.append(worker)
+        return code
 
     @property
     def processes(self) -> list[Process]:
@@ -260,7 +293,7 @@ class Apart:
         self.buried.append(worker)
 
     async def _work_again(self) -> None:
-        await asyncio.gather(*(self._work() for _ in range(self._count - len(self.workers))))
+        await asyncio.gather(*(self.work() for _ in range(self._count - len(self.workers))))
 
     async def close(self) -> None:
         for process in self.processes:
@@ -276,11 +309,11 @@ VICTIMS = {"sqlite": ("instance", "temporal"), "postgresql": ("worker", "api", "
 
 @asynccontextmanager
 async def running(
-    database: str, podman_root: Path, off: frozenset[str] = frozenset()
+    database: str, podman_root: Path, off: frozenset[str] = frozenset(), **more: Any
 ) -> AsyncIterator[Embedded | Apart]:
-    """A running Milepost of which nothing is left at the end."""
+    """A running Milepost of which nothing is left at the end. `more` goes to the shape."""
     home = Home(podman_root)
-    shape = SHAPES[database](home, off)
+    shape = SHAPES[database](home, off, **more)
     try:
         await shape.start()
         yield shape
