@@ -88,12 +88,12 @@ async def begin_held(world: World) -> str:
     return turn
 
 
-async def judged(world: World, turn: str, *, attempted: bool = True) -> tuple[Evidence, list[Fault]]:
+async def judged(world: World, turn: str) -> tuple[Evidence, list[Fault]]:
     """The turn after its end, with its faults and those of the reader."""
     await world.ended(turn)
     found = await gather(world.ledger, turn, world.workspace)
     assert world.reference is not None
-    told = await faults(found, world.reference, Allowed(attempted=attempted))
+    told = await faults(found, world.reference, Allowed())
     return found, told + [Fault(Kind.READER, text) for text in world.shown.faults]
 
 
@@ -109,13 +109,13 @@ async def two_apis(podman_root: Path) -> dict[str, Any]:
                 one.begin(world.session, turn, plan.REQUEST, plan.script()),
                 two.begin(world.session, turn, plan.REQUEST, plan.script()),
             )
-            _, told = await judged(world, turn, attempted=False)
+            _, told = await judged(world, turn)
             held = await begin_held(world)
             await two.post(f"/api/v1/turns/{held}/stop", {"reason": "through the other process"})
             await world.ended(held)
             third = world.next_turn()
             await two.begin(world.session, third, plan.REQUEST, plan.script())
-            _, more = await judged(world, third, attempted=False)
+            _, more = await judged(world, third)
 
             async def caught_up() -> bool:
                 return beside.seqs == world.shown.seqs
@@ -243,11 +243,11 @@ async def upgraded(podman_root: Path) -> dict[str, Any]:
 
         await until(is_current)
         plan.open_gate(world.workspace)
-        _, told = await judged(world, turn, attempted=False)
+        _, told = await judged(world, turn)
         old_ended = await _workers_of(world, turn)
         following = world.next_turn()
         await world.client.begin(world.session, following, plan.REQUEST, plan.script())
-        _, more = await judged(world, following, attempted=False)
+        _, more = await judged(world, following)
         return {
             "faults": [*told, *more],
             "before": before,

@@ -14,7 +14,7 @@ from milepost.temporal.client import TemporalAddress, connect
 from milepost.temporal.dev_server import DevServer
 from tests.chaos import turn as plan
 from tests.chaos.client import background
-from tests.chaos.evidence import Allowed, Fault, faults, gather
+from tests.chaos.evidence import Allowed, Fault, Kind, faults, gather
 from tests.chaos.matrix import Cell, Kill, World, carry_out, open_world, session
 from tests.chaos.points import Boundary, Point, When
 
@@ -47,7 +47,7 @@ async def without_fencing(podman_root: Path) -> list[Fault]:
 async def twin(podman_root: Path, off: frozenset[str] = frozenset()) -> list[Fault]:
     """The faults of a turn for which a second workflow run is made, as a Reset in Temporal's UI makes one.
 
-    Nothing is killed and nothing lost, so that no call may be attempted again.
+    Nothing is killed and nothing lost, so that the call at hand may not be attempted again.
     """
     async with open_world("sqlite", podman_root, off) as world, session(world):
         undisturbed = await world.undisturbed()
@@ -62,7 +62,10 @@ async def twin(podman_root: Path, off: frozenset[str] = frozenset()) -> list[Fau
             await world.ended(turn)
         assert world.reference is not None
         found = await gather(world.ledger, turn, world.workspace)
-        return await faults(found, world.reference, Allowed(attempted=False))
+        told = await faults(found, world.reference, Allowed())
+        if HELD in found.attempts:
+            told.append(Fault(Kind.EFFECT, f"attempted again although nothing was lost: {found.attempts}"))
+        return told
 
 
 async def _second_run(world: World, turn: str) -> None:
@@ -84,7 +87,7 @@ async def _second_run(world: World, turn: str) -> None:
 
 
 async def _attempted_again(world: World, turn: str) -> bool:
-    return bool((await gather(world.ledger, turn, world.workspace)).attempts)
+    return HELD in (await gather(world.ledger, turn, world.workspace)).attempts
 
 
 async def _temporal(world: World) -> Client:

@@ -144,10 +144,8 @@ def _charges(tx: LedgerTx, turn: Turn) -> Charges:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a disturbance may change: nothing of the result; a call may be `attempted` again, one of the at-most-once
-    calls may be `uncertain`."""
+    """What a disturbance may change: nothing of the result, but these at-most-once calls may be `uncertain`."""
 
-    attempted: bool = True
     uncertain: frozenset[str] = frozenset()
 
 
@@ -192,8 +190,6 @@ def _effect_faults(found: Evidence, allowed: Allowed) -> list[Fault]:
             told.append(Fault(Kind.RESULT, f"effect {position} is {effect.state}"))
         if effect.finished_at and found.turn.ended_at and effect.finished_at > found.turn.ended_at:
             told.append(Fault(Kind.RESULT, f"effect {position} was written after the turn's end"))
-    if found.attempts and not allowed.attempted:
-        told.append(Fault(Kind.EFFECT, f"attempted again although nothing was lost: {found.attempts}"))
     return told
 
 

@@ -96,7 +96,7 @@ class World:
         await self.client.begin(self.session, turn, plan.REQUEST, plan.script())
         await self.ended(turn)
         self.reference = await gather(self.ledger, turn, self.workspace)
-        return await faults(self.reference, self.reference, Allowed(attempted=False))
+        return await faults(self.reference, self.reference, Allowed())
 
     def next_turn(self) -> str:
         """A fresh workspace, and the id of the next turn."""

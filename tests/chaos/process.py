@@ -112,9 +112,9 @@ def _put(target: str, value: object) -> None:
 
 def _shorten() -> None:
     """Every time that a recovery waits for, so that a kill costs seconds. The order between them stays."""
-    _put("activities.guard.HEARTBEAT_SECONDS", 0.4)
+    _put("activities.guard.HEARTBEAT_SECONDS", 0.7)
     for contract in (contracts.CALL_MODEL, contracts.RUN_TOOL, contracts.END_CALLS):
-        object.__setattr__(contract, "heartbeat", timedelta(seconds=2))
+        object.__setattr__(contract, "heartbeat", timedelta(seconds=4))
         object.__setattr__(contract, "retry", replace(contract.retry, initial=timedelta(seconds=0.3)))
     _put("milepost.temporal.starter.TASK_TIMEOUT", timedelta(seconds=2))
     _put("milepost.temporal.starter.RPC_TIMEOUT", timedelta(seconds=2.5))

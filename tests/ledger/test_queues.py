@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from milepost.domain.effects import EffectState
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, OutboxItem, OutboxKind, WorkerBeat
 from milepost.storage import Hub, open_ledger
-from tests.ledger.samples import NASTY, connection, in_parallel, new_turn
+from tests.ledger.samples import NASTY, connection, in_parallel, new_turn, spec
 from tests.support.postgres_server import run_apart
 
 START, CANCEL = OutboxKind.START_TURN, OutboxKind.CANCEL_TURN
@@ -242,6 +243,30 @@ async def test_beats(ledger: Ledger) -> None:
     assert await ledger.read(lambda tx: tx.workers.last_beat()) == 20
     await ledger.write(lambda tx: tx.workers.beat(WorkerBeat("c", "h", (), week + 21)))
     assert [beat.worker for beat in await ledger.read(lambda tx: tx.workers.live(0))] == ["c"]
+
+
+async def test_the_owner_of_a_turn_is_who_has_dispatched_its_open_call(ledger: Ledger) -> None:
+    turn = await new_turn(ledger)
+    one, two = spec(turn, effect_id="1"), spec(turn, effect_id="2", position="tool.1.1")
+
+    async def seen() -> int | None:
+        return await ledger.read(lambda tx: tx.workers.owner_seen(turn.turn_id))
+
+    async def beat(worker: str, at: int) -> None:
+        await ledger.write(lambda tx: tx.workers.beat(WorkerBeat(worker, "h", ("turns",), at)))
+
+    await beat("other", 900)
+    assert await seen() is None
+    await ledger.write(lambda tx: tx.effects.dispatch(one, 100, NASTY))
+    assert await seen() == 100, "others that live are no owners"
+    await beat(NASTY, 300)
+    assert await seen() == 300
+    await ledger.write(lambda tx: tx.effects.dispatch(two, 310, "lost"))
+    await beat(NASTY, 320)
+    assert await seen() == 320
+    await ledger.write(lambda tx: tx.effects.settle(one.effect_id, 1, EffectState.SUCCEEDED, 330, None))
+    await beat(NASTY, 500)
+    assert await seen() == 330, "who has nothing of it in hand is no owner any more"
 
 
 async def test_rows_hold_their_text_as_bytes(ledger: Ledger) -> None:
