@@ -65,7 +65,7 @@ async def running_stack(config: Config, root: DataRoot, *, role: str, tcp: bool,
         settings = worker_settings(config, core.ledger.instance_id)
 
         def make(temporal: TemporalConnection) -> WorkerProcess:
-            starter = TemporalStarter(temporal.client, core.ledger.instance_id)
+            starter = TemporalStarter(temporal.client, core.ledger.instance_id, eager=not settings.deployment)
             return WorkerProcess(execution_parts(core), temporal.client, starter, queues, settings)
 
         part = await stack.enter_async_context(working(config, root, make, say, patient=tcp))

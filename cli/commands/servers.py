@@ -112,7 +112,7 @@ async def worker(
             settings = worker_settings(config, core.ledger.instance_id, drain_seconds=drain)
 
             def make(temporal: TemporalConnection) -> WorkerProcess:
-                starter = TemporalStarter(temporal.client, core.ledger.instance_id)
+                starter = TemporalStarter(temporal.client, core.ledger.instance_id, eager=not settings.deployment)
                 served = split_queues(host_name(), queues)
                 return WorkerProcess(execution_parts(core), temporal.client, starter, served, settings)
 

@@ -31,9 +31,14 @@ _STATES = {
 
 
 class TemporalStarter:
-    """Starts, cancels and describes turn workflows of one instance."""
+    """Starts, cancels and describes turn workflows of one instance.
 
-    def __init__(self, client: Client, instance_id: str) -> None:
+    With `eager` a start comes back with its first task if a worker of this process can take it. Where workers are
+    versioned it must not: a worker of an older release would take what belongs to the current one.
+    """
+
+    def __init__(self, client: Client, instance_id: str, *, eager: bool = True) -> None:
+        self._eager = eager
         self._client = client
         self._instance_id = instance_id
         self._queue = queue_name(instance_id, TURNS_QUEUE)
@@ -52,7 +57,7 @@ class TemporalStarter:
                 memo={"session": start.session_id, "title": start.title, "agent": start.agent},
                 static_summary=f"Turn of {start.title}",
                 rpc_timeout=RPC_TIMEOUT,
-                request_eager_start=True,
+                request_eager_start=self._eager,
             )
         except WorkflowAlreadyStartedError:
             return
