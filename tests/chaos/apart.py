@@ -20,7 +20,7 @@ from milepost.temporal.versioning import deployment_name
 from tests.chaos import shapes
 from tests.chaos import turn as plan
 from tests.chaos.client import ApiClient, Sample, Shown, background
-from tests.chaos.evidence import Allowed, Evidence, Fault, Kind, faults, gather
+from tests.chaos.evidence import Evidence, Fault, Kind, gather
 from tests.chaos.matrix import World, open_world, session
 from tests.chaos.points import Boundary, Point, When
 from tests.chaos.process import RECOVERING_SECONDS
@@ -92,8 +92,7 @@ async def judged(world: World, turn: str) -> tuple[Evidence, list[Fault]]:
     """The turn after its end, with its faults and those of the reader."""
     await world.ended(turn)
     found = await gather(world.ledger, turn, world.workspace)
-    assert world.reference is not None
-    told = await faults(found, world.reference, Allowed())
+    told = await world.faults(found)
     return found, told + [Fault(Kind.READER, text) for text in world.shown.faults]
 
 
@@ -190,8 +189,7 @@ async def frozen(
             name for name in ("turn", "stored", "effects", "traces") if getattr(after, name) != getattr(found, name)
         ]
         told += [Fault(Kind.RESULT, f"what the worker did after it came back changed: {name}") for name in changed]
-        assert world.reference is not None
-        told += await faults(after, world.reference, Allowed())
+        told += await world.faults(after)
         following = world.next_turn()
         await world.client.begin(world.session, following, plan.REQUEST, plan.script())
         return told + (await judged(world, following))[1]

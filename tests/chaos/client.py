@@ -18,7 +18,7 @@ from milepost.bootstrap.data_root import DataRoot
 
 AGAIN_SECONDS = 0.1
 ANSWER_SECONDS = 5.0
-LOOK_SECONDS = 0.15
+LOOK_SECONDS = 0.4
 ACCEPT_SECONDS = 90.0
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from milepost.temporal.client import TemporalAddress, connect
 from milepost.temporal.dev_server import DevServer
 from tests.chaos import turn as plan
 from tests.chaos.client import background
-from tests.chaos.evidence import Allowed, Fault, Kind, faults, gather
+from tests.chaos.evidence import Fault, Kind, gather
 from tests.chaos.matrix import Cell, Kill, World, carry_out, open_world, session
 from tests.chaos.points import Boundary, Point, When
 
@@ -60,9 +60,8 @@ async def twin(podman_root: Path, off: frozenset[str] = frozenset()) -> list[Fau
                     await asyncio.sleep(0.1)
             plan.open_gate(world.workspace)
             await world.ended(turn)
-        assert world.reference is not None
         found = await gather(world.ledger, turn, world.workspace)
-        told = await faults(found, world.reference, Allowed())
+        told = await world.faults(found)
         if HELD in found.attempts:
             told.append(Fault(Kind.EFFECT, f"attempted again although nothing was lost: {found.attempts}"))
         return told

@@ -149,7 +149,7 @@ class Allowed:
     uncertain: frozenset[str] = frozenset()
 
 
-async def faults(found: Evidence, undisturbed: Evidence, allowed: Allowed) -> list[Fault]:
+async def faults(found: Evidence, undisturbed: Evidence, allowed: Allowed, judge: wire.Judge) -> list[Fault]:
     """Everything in which the run is not as good as the undisturbed one."""
     told = [Fault(Kind.EFFECT, text) for text in found.traces.faults(found.uncertain)]
     if not found.uncertain and found.traces.files != undisturbed.traces.files:
@@ -157,7 +157,7 @@ async def faults(found: Evidence, undisturbed: Evidence, allowed: Allowed) -> li
     told += [*_end_faults(found), *_effect_faults(found, allowed)]
     told += [Fault(Kind.RESULT, text) for text in _result_faults(found, undisturbed)]
     told += [Fault(Kind.RECORD, text) for text in _record_faults(found)]
-    told += [Fault(Kind.TRANSCRIPT, f"{name}: {text}") for name, text in await wire.refusals(found.next_messages)]
+    told += [Fault(Kind.TRANSCRIPT, f"{name}: {text}") for name, text in await judge.refusals(found.next_messages)]
     return told
 
 

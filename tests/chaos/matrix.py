@@ -14,7 +14,7 @@ from milepost.domain.errors import MilepostError
 from milepost.domain.turns import TurnState
 from milepost.ports.ledger import Ledger
 from milepost.storage import open_ledger, open_notifier
-from tests.chaos import shapes
+from tests.chaos import shapes, wire
 from tests.chaos import turn as plan
 from tests.chaos.client import ApiClient, Sample, Shown, background
 from tests.chaos.evidence import Allowed, Evidence, Fault, Kind, faults, gather, lost
@@ -25,7 +25,8 @@ from tests.chaos.shapes import VICTIMS, Apart, Embedded
 
 REACH_SECONDS = 90.0
 END_SECONDS = 120.0
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.25
+NOTHING = Allowed()
 LONG_DEATH_SECONDS = RECOVERING_SECONDS + 1.5
 
 
@@ -84,6 +85,7 @@ class World:
         self.reference: Evidence | None = None
         self.number = 0
         self.patience = END_SECONDS
+        self.judge = wire.Judge()
 
     async def open(self) -> None:
         """Open a Session."""
@@ -96,7 +98,12 @@ class World:
         await self.client.begin(self.session, turn, plan.REQUEST, plan.script())
         await self.ended(turn)
         self.reference = await gather(self.ledger, turn, self.workspace)
-        return await faults(self.reference, self.reference, Allowed())
+        return await self.faults(self.reference)
+
+    async def faults(self, found: Evidence, allowed: Allowed = NOTHING) -> list[Fault]:
+        """In what a turn is not as good as the undisturbed one."""
+        assert self.reference is not None
+        return await faults(found, self.reference, allowed, self.judge)
 
     def next_turn(self) -> str:
         """A fresh workspace, and the id of the next turn."""
@@ -135,6 +142,7 @@ async def open_world(
             yield world
         finally:
             await world.client.close()
+            await world.judge.close()
             await ledger.close()
             await notifier.close()
 
@@ -202,8 +210,7 @@ async def _disturbed(world: World, kill: Kill, rng: random.Random, result: Resul
         await world.ended(turn)
         await asyncio.gather(*(worker.ready() for worker in shape.workers))
     found = await gather(world.ledger, turn, world.workspace)
-    assert world.reference is not None
-    result.faults += await faults(found, world.reference, _allowed(kill))
+    result.faults += await world.faults(found, _allowed(kill))
     result.faults += lost(before, found.stored)
     result.faults += [Fault(Kind.READER, text) for text in world.shown.faults]
     world.shown.faults.clear()
@@ -233,7 +240,7 @@ async def _reached(holders: list[Process]) -> Process:
                 if each.reached.is_set():
                     return each
                 assert each.code is None, f"a process ended by itself with {each.code}:\n{each.words()}"
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
 
 
 async def _line_written(world: World, point: Point) -> None:

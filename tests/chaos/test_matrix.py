@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import controls
+from tests.chaos import controls, wire
 from tests.chaos.conftest import Plays
 from tests.chaos.evidence import Fault, Kind
 from tests.chaos.matrix import Cell, Kill, Result, carry_out, cells, draw, open_world, session
@@ -15,6 +15,7 @@ from tests.chaos.points import Boundary, Point, When, points
 from tests.chaos.report import Line, report
 from tests.support.needs import unavailable
 from tests.support.postgres_server import find_binaries
+from tests.support.validators import formats
 
 pytestmark = [pytest.mark.podman, pytest.mark.timeout(450)]
 
@@ -115,6 +116,10 @@ def test_only_the_claim_keeps_a_second_run_from_working_on_a_turn(plays: Plays) 
     assert not plays.of(twin_with_claims)
     found: list[Fault] = plays.of(twin_without_claims)
     assert Kind.EFFECT in {fault.kind for fault in found}, found
+
+
+def test_next_requests_are_judged_by_rules_that_exist() -> None:
+    assert set(wire.CONFIGURATIONS) <= set(formats())
 
 
 def test_every_moment_of_the_turn_is_drawn() -> None:

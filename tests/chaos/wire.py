@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from milepost.domain.errors import MilepostError
@@ -15,7 +17,10 @@ from milepost.domain.providers import (
     AnthropicProvider,
     GeminiProvider,
     MistralProvider,
+    OllamaProvider,
     OpenAICompatibleProvider,
+    OpenAIProvider,
+    OpenRouterProvider,
     ProviderConfig,
 )
 from milepost.ports.models import ModelRequest
@@ -33,6 +38,9 @@ CONFIGURATIONS: dict[str, Callable[[str], ProviderConfig]] = {
     "anthropic": lambda url: AnthropicProvider("wire", url, "some-model", profile=AnthropicProfile(thinking="budget")),
     "gemini": lambda url: GeminiProvider("wire", url, "some-model"),
     "mistral": lambda url: MistralProvider("wire", url, "some-model"),
+    "openai_responses": lambda url: OpenAIProvider("wire", url, "some-model"),
+    "openrouter": lambda url: OpenRouterProvider("wire", url, "some-model"),
+    "ollama": lambda url: OllamaProvider("wire", url, "some-model"),
 }
 """By wire format (a module of `tests.support.validators`): a provider at an address that speaks it."""
 
@@ -64,25 +72,43 @@ async def _recorder(bodies: list[Any]) -> AsyncIterator[str]:
         yield f"http://{host}:{port}/v1"
 
 
-async def refusals(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Why a service would refuse the conversation: (wire format, problem)."""
-    found: list[tuple[str, str]] = []
-    for name, config in CONFIGURATIONS.items():
-        bodies: list[Any] = []
-        async with _recorder(bodies) as url:
-            gateway = Gateway({"wire": config(url)}, _NoSecrets())
-            try:
-                async with aclosing(gateway.stream(_request(messages))) as items:
+class Judge:
+    """Sends conversations to a server of its own, by every provider, and judges what arrives.
+
+    One is kept for a whole run: making the providers' clients costs more than all they send.
+    """
+
+    def __init__(self) -> None:
+        self._bodies: list[Any] = []
+        self._stack = AsyncExitStack()
+        self._gateway: Gateway | None = None
+
+    async def _open(self) -> Gateway:
+        if self._gateway is None:
+            url = await self._stack.enter_async_context(_recorder(self._bodies))
+            configs = {name: replace(config(url), name=name) for name, config in CONFIGURATIONS.items()}
+            self._gateway = Gateway(configs, _NoSecrets())
+            self._stack.push_async_callback(self._gateway.close)
+        return self._gateway
+
+    async def close(self) -> None:
+        """Release the connections."""
+        await self._stack.aclose()
+
+    async def refusals(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
+        """Why a service would refuse the conversation: (wire format, problem)."""
+        gateway = await self._open()
+        found: list[tuple[str, str]] = []
+        for name in CONFIGURATIONS:
+            self._bodies.clear()
+            with contextlib.suppress(MilepostError):  # the recorder's answer
+                async with aclosing(gateway.stream(replace(_request(messages), provider=name))) as items:
                     async for _ in items:
                         pass
-            except MilepostError:
-                pass  # the recorder's answer
-            finally:
-                await gateway.close()
-        if not bodies:
-            found.append((name, "nothing was sent"))
-        found += [(name, problem) for body in bodies for problem in validate(name, body)]
-    return found
+            if not self._bodies:
+                found.append((name, "nothing was sent"))
+            found += [(name, problem) for body in self._bodies for problem in validate(name, body)]
+        return found
 
 
 def _request(messages: Sequence[Message]) -> ModelRequest:
