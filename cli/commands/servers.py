@@ -14,12 +14,14 @@ from cli.failures import Exit
 from cli.invocation import Invocation, command
 from milepost.bootstrap.data_root import InstanceInfo
 from milepost.domain.errors import ConfigInvalid
+from milepost.temporal.exit import clean_exit
 
 if TYPE_CHECKING:
     from milepost.bootstrap.temporal import TemporalConnection
     from milepost.config.loading import Config
 
 QUEUES = ("turns", "models", "sandbox")
+LAST_SECONDS = 5.0
 
 
 def register(app: typer.Typer) -> None:
@@ -159,7 +161,7 @@ def _announce(call: Invocation, info: InstanceInfo, namespace: str) -> None:
 
 
 async def _until_signal(serve: Callable[[asyncio.Event], Awaitable[None]]) -> Exit:
-    """Run until SIGINT or SIGTERM, then end in order; a second signal gives up waiting."""
+    """Run until SIGINT or SIGTERM, then end in order; a second signal gives up waiting for work that runs."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     main = asyncio.current_task()
@@ -167,6 +169,8 @@ async def _until_signal(serve: Callable[[asyncio.Event], Awaitable[None]]) -> Ex
     def on_signal() -> None:
         if stop.is_set() and main is not None:
             main.cancel()
+            # What does not let itself be cancelled may not hold up a person who asked twice.
+            loop.call_later(LAST_SECONDS, clean_exit, int(Exit.STOPPED))
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -46,11 +46,11 @@ def shape_of(world: World) -> Apart:
     return world.shape
 
 
-async def until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Any:
+async def until(condition: Callable[[], Any], pause: float = 0.1) -> Any:
     """Wait for something that is awaited anew each time; return it."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not (found := await condition()):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause)
     return found
 
 
@@ -149,6 +149,7 @@ async def drained(podman_root: Path) -> dict[str, Any]:
         await shape.work()
         turn = await begin_held(world)
         leaver = await owner(world, turn, HELD)
+        leaver.signal(signal.SIGTERM)
         codes = [code, await shape.drain(leaver)]
         successor = await owner(world, turn, HELD, attempt=2)
         plan.open_gate(world.workspace)
@@ -156,9 +157,25 @@ async def drained(podman_root: Path) -> dict[str, Any]:
         return {
             "faults": [*told, *more],
             "codes": codes,
+            "at once": await _told_twice(world),
             "attempts": [first.attempts, second.attempts],
             "handed on": successor.pid != leaver.pid,
         }
+
+
+async def _told_twice(world: World) -> bool:
+    """Whether a worker that is told to stop twice ends although its command goes on, which another one then has."""
+    shape = shape_of(world)
+    await shape.work()
+    turn = await begin_held(world)
+    leaver = await owner(world, turn, HELD)
+    for _ in range(2):
+        leaver.signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+    await shape.drain(leaver)
+    await owner(world, turn, HELD, attempt=2)
+    plan.open_gate(world.workspace)
+    return not (await judged(world, turn))[1]
 
 
 async def frozen(
@@ -239,7 +256,7 @@ async def upgraded(podman_root: Path) -> dict[str, Any]:
         async def is_current() -> bool:
             return await _current(world) == NEXT_RELEASE
 
-        await until(is_current)
+        await until(is_current, 1)  # the server bounds how often it may be asked
         plan.open_gate(world.workspace)
         _, told = await judged(world, turn)
         old_ended = await _workers_of(world, turn)
@@ -251,8 +268,13 @@ async def upgraded(podman_root: Path) -> dict[str, Any]:
             "before": before,
             "pinned": old_ended == {old.pid},
             "next": await _workers_of(world, following) == {new.pid},
-            "code": await shape.drain(old),
+            "code": await _stopped(shape, old),
         }
+
+
+async def _stopped(shape: Apart, worker: Process) -> int:
+    worker.signal(signal.SIGTERM)
+    return await shape.drain(worker)
 
 
 async def _current(world: World) -> str:

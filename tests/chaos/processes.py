@@ -93,12 +93,6 @@ class Process:
             self._process.kill()
             await self.ended(LEAVE_SECONDS)
 
-    async def leave(self) -> int:
-        """Tell it to stop in order; return the exit code. Raises AssertionError if it does not end."""
-        assert self.code is None, f"the process ended by itself with {self.code}:\n{self.words()}"
-        self.signal(signal.SIGTERM)
-        return await self.ended(LEAVE_SECONDS)
-
     async def ended(self, seconds: float) -> int:
         """Wait for the end; return the exit code."""
         try:

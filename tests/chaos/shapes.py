@@ -29,7 +29,7 @@ from milepost.temporal.client import TemporalAddress
 from milepost.temporal.dev_server import DevServer
 from tests.chaos.points import Boundary
 from tests.chaos.process import Orders
-from tests.chaos.processes import START_SECONDS, Process
+from tests.chaos.processes import LEAVE_SECONDS, START_SECONDS, Process
 from tests.support.postgres_server import PostgresServer, find_binaries, memory_folder
 
 START_TRIES = 40
@@ -256,8 +256,8 @@ class Apart:
         return process
 
     async def drain(self, worker: Process) -> int:
-        """Tell a worker to stop in order; return its exit code."""
-        code = await worker.leave()
+        """Wait until a worker that was told to stop has ended; return its exit code."""
+        code = await worker.ended(LEAVE_SECONDS)
         self.workers.remove(worker)
         self.buried.append(worker)
         return code

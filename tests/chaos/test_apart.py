@@ -29,6 +29,7 @@ def test_a_worker_that_is_told_to_stop_ends_or_hands_on_its_work(plays: Plays) -
     assert found["codes"] == [0, 0]
     assert found["attempts"] == [{}, {apart.HELD: 2}]
     assert found["handed on"]
+    assert found["at once"]
 
 
 async def frozen(podman_root: Path) -> list[Fault]:
