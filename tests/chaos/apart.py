@@ -184,7 +184,7 @@ async def frozen(
     """A worker that is stopped with SIGSTOP at work, comes back after `seconds` and after its work was taken over."""
     async with world_of(podman_root, off, shorten=shorten) as world:
         for worker in world.shape.workers:
-            worker.arm(Point(Boundary.ENTER_TOOL, When.AFTER, HELD))
+            worker.arm(Point(Boundary.SETTLE_TOOL, When.WHILE, HELD))
         turn = world.next_turn()
         await world.client.begin(world.session, turn, plan.REQUEST, plan.script())
         stopped = await owner(world, turn, HELD)

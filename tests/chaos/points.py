@@ -36,7 +36,8 @@ class Boundary(StrEnum):
 
 
 class When(StrEnum):
-    """`before`: the transaction has done all its work and has not committed. `after`: it has committed."""
+    """`before`: the transaction has done all its work and has not committed. `after`: it has committed. `while`: the
+    step between two transactions is under way; of a settlement, the outcome is there and nothing of it is written."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -131,11 +132,15 @@ class Trap:
 
     def hold(self, when: When, calls: list[Call]) -> None:
         """Wait if these are the calls of the point's transaction."""
+        self.hold_at(when, self._place(calls))
+
+    def hold_at(self, when: When, place: tuple[Boundary, str] | None) -> None:
+        """Wait if this is the point."""
         with self._lock:
             while self._wire.poll():
                 word = self._wire.recv()
                 self._point = word if isinstance(word, Point) else None
-            if self._point is None or self._point.when is not when or self._place(calls) != self._point.place:
+            if self._point is None or self._point.when is not when or place != self._point.place:
                 return
             self._point = None
             self._wire.send("reached")

@@ -43,6 +43,7 @@ import milepost.tools
 import workers.loops
 import workers.process
 import workers.runtime
+from activities.tools import ToolActivities
 from milepost.contracts import activities as contracts
 from milepost.domain.effects import EffectClass
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES
@@ -50,7 +51,7 @@ from milepost.ports.ledger import Ledger, OutboxKind
 from milepost.ports.notifier import Notifier
 from milepost.services.turns import BeginTurn, TurnService, TurnView
 from milepost.storage import open_ledger, tables
-from tests.chaos.points import Trap, TrappedLedger
+from tests.chaos.points import Boundary, Trap, TrappedLedger, When
 
 _PR_SET_PDEATHSIG = 1
 
@@ -162,6 +163,13 @@ def _listen(trap: Trap, *, shorten: bool) -> None:
             await super().start()
             trap.tell("ready")
 
+    settle = ToolActivities._settle
+
+    async def settling(tools: ToolActivities, call: Any, *more: Any) -> Any:
+        trap.hold_at(When.WHILE, (Boundary.SETTLE_TOOL, call.spec.position))
+        return await settle(tools, call, *more)
+
+    _put("activities.tools.ToolActivities._settle", settling)
     _put("milepost.bootstrap.core.open_ledger", trapped)
     _put("workers.process.WorkerProcess", Announced)
 
