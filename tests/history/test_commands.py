@@ -35,6 +35,8 @@ async def _fill(home: Path) -> str:
     return session
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_searching_and_reindexing(milepost: Milepost) -> None:
     milepost.home.mkdir(mode=0o700)
     session = asyncio.run(_fill(milepost.home))
@@ -83,6 +85,8 @@ async def test_times_of_a_search(stack: Stack, time: str) -> None:
     assert found.status_code == 200
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_exporting(milepost: Milepost) -> None:
     milepost.home.mkdir(mode=0o700)
     session = asyncio.run(_fill(milepost.home))
@@ -146,6 +150,8 @@ async def test_an_answer_in_this_process_is_read_as_it_comes() -> None:
             assert response.status_code == 200
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_importing(milepost: Milepost) -> None:
     milepost.home.mkdir(mode=0o700)
     session = asyncio.run(_fill(milepost.home))

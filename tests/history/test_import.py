@@ -254,18 +254,16 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(DAMAGE)))
-async def test_damage_is_refused_with_its_place(sqlite_ledger: Ledger, tmp_path: Path, number: int) -> None:
-    reason, damage = DAMAGE[number]
+async def test_damage_is_refused_with_its_place(sqlite_ledger: Ledger, tmp_path: Path) -> None:
     session = await _rich(sqlite_ledger, tmp_path)
     data = await _export(sqlite_ledger, tmp_path, session)
-    damaged = damage(data)
-    assert damaged != data
-    before = await sqlite_ledger.read(lambda tx: len(tx.sessions.page(status=None, before=None, limit=50)))
-    with pytest.raises(BadLine, match=reason) as error:
-        await _load(sqlite_ledger, tmp_path, damaged, tmp_path)
-    assert error.value.field == "file"
-    assert await sqlite_ledger.read(lambda tx: len(tx.sessions.page(status=None, before=None, limit=50))) == before
+    for reason, damage in DAMAGE:
+        damaged = damage(data)
+        assert damaged != data
+        with pytest.raises(BadLine, match=reason) as error:
+            await _load(sqlite_ledger, tmp_path, damaged, tmp_path)
+        assert error.value.field == "file"
+    assert len(await sqlite_ledger.read(lambda tx: tx.sessions.page(status=None, before=None, limit=50))) == 1
 
 
 async def test_a_fault_while_writing_leaves_nothing(
@@ -368,11 +366,10 @@ BAD_LINES: list[tuple[str, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(BAD_LINES)))
-async def test_bad_transcripts_are_refused_with_their_line(sqlite_ledger: Ledger, tmp_path: Path, number: int) -> None:
-    reason, data = BAD_LINES[number]
-    with pytest.raises(BadLine, match=reason):
-        await _load(sqlite_ledger, tmp_path, data, tmp_path)
+async def test_bad_transcripts_are_refused_with_their_line(sqlite_ledger: Ledger, tmp_path: Path) -> None:
+    for reason, data in BAD_LINES:
+        with pytest.raises(BadLine, match=reason):
+            await _load(sqlite_ledger, tmp_path, data, tmp_path)
     assert await sqlite_ledger.read(lambda tx: tx.sessions.page(status=None, before=None, limit=5)) == []
 
 

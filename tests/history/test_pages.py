@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, event, insert, text
 
 from milepost.domain.content import Content
@@ -83,7 +84,17 @@ def _fetched(conn: Connection) -> int:
     return int(conn.execute(text(query)).scalar() or 0)
 
 
-async def test_a_page_of_50_turns_reads_as_much_of_10000_as_of_100(ledger: Ledger) -> None:
+async def test_50_turns_read_as_much_of_10000_as_of_100(sqlite_ledger: Ledger) -> None:
+    await _compare(sqlite_ledger)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+async def test_50_turns_read_as_much_of_10000_as_of_100_on_postgresql(postgres_ledger: Ledger) -> None:
+    await _compare(postgres_ledger)
+
+
+async def _compare(ledger: Ledger) -> None:
     def fill(tx: LedgerTx) -> tuple[str, str]:
         made = _long_session(tx, SHORT), _long_session(tx, LONG)
         if connection(tx).dialect.name == "postgresql":

@@ -31,7 +31,7 @@ from milepost.services.exporting.texts import (
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_FENCE = re.compile(r"^ {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _HEADING = re.compile(r"^ {0,3}(#{1,6})(?=[ \t]|$)")
 _UNDERLINE = re.compile(r"^ {0,3}(?:=+|-+)[ \t]*$")
 _CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|[<&]")
@@ -145,8 +145,14 @@ def _tamed(text: str) -> str:
 
 
 def _stays(text: str) -> bool:
-    """Whether a reader of CommonMark finds no raw HTML and no heading of the document's own levels in it."""
-    for token in _reader().parse(text):
+    """Whether a reader of CommonMark finds no raw HTML and no heading of the document's own levels in it.
+
+    What follows must be read as what it is, too: nothing may be left open.
+    """
+    tokens = _reader().parse(f"{text}\n\n# End\n")
+    if [token.type for token in tokens[-3:]] != ["heading_open", "inline", "heading_close"] or tokens[-3].level:
+        return False
+    for token in tokens[:-3]:
         if token.type == "html_block" or any(child.type == "html_inline" for child in token.children or ()):
             return False
         if token.type == "heading_open" and token.level == 0 and token.tag in ("h1", "h2", "h3"):
