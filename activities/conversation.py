@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
@@ -26,12 +28,15 @@ from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.contents import Contents
-from milepost.services.finishing import tool_event_key
+from milepost.services.finishing import called_key, started_key, tool_event_key
 from milepost.services.outcomes import reconciled_key
 
 MAX_PROJECTED_BYTES = 8 * 1024 * 1024
 MAX_PROJECTED_TURNS = 500
 PAGE = 20
+
+MAX_DECODED_BYTES = 32 * 1024 * 1024
+"""Payload bytes of the events that are kept decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +65,63 @@ class TurnContext:
         raise LedgerCorrupt(f"Turn {self.turn.turn_id} has no call {index} in round {round_}.")
 
 
+class DecodedEvents:
+    """Decodes stored events, keeping those that were used last: a long turn is read again in each of its rounds.
+
+    By the event's hash, which stands for its content: what is stored never changes. Safe in several threads.
+    """
+
+    def __init__(self, limit: int = MAX_DECODED_BYTES) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._events: OrderedDict[bytes, tuple[int, Event]] = OrderedDict()
+        self.bytes = 0
+
+    def event(self, item: StoredEvent) -> Event:
+        """The event; others that were not used for longer make room for it. Raises LedgerCorrupt, UnknownEvent."""
+        with self._lock:
+            known = self._events.get(item.hash)
+            if known is not None:
+                self._events.move_to_end(item.hash)
+                return known[1]
+        event, size = _decoded(item), len(item.payload)
+        with self._lock:
+            if item.hash not in self._events:
+                self._events[item.hash] = (size, event)
+                self.bytes += size
+            while self.bytes > self._limit:
+                _, (left, _) = self._events.popitem(last=False)
+                self.bytes -= left
+        return event
+
+
 class Conversations:
     """Loads turn contexts; a long Session costs what the bound allows, not what it holds."""
 
     def __init__(self, ledger: Ledger, contents: Contents) -> None:
         self._ledger = ledger
         self._contents = contents
+        self._decoded = DecodedEvents()
 
     async def turn(self, turn_id: str, agent: str) -> TurnContext:
         """This turn only. Raises TurnNotFound, LedgerCorrupt."""
-        return await self._ledger.read(lambda tx: _context(tx, turn_id, agent, None))
+        return await self._ledger.read(lambda tx: self._context(tx, turn_id, agent, None))
+
+    async def call(self, turn_id: str, agent: str, model_effect_id: str) -> TurnContext:
+        """What the calls of one answer need: the agent's start and the answer, however long the turn is.
+
+        Raises TurnNotFound, LedgerCorrupt.
+        """
+
+        def body(tx: LedgerTx) -> TurnContext:
+            turn = tx.turns.get(turn_id)
+            keys = (started_key(turn_id, agent), called_key(model_effect_id))
+            found = [tx.events.find(turn.session_id, key) for key in keys]
+            events = tuple(self._decoded.event(item) for item in found if item is not None)
+            session = tx.sessions.get(turn.session_id)
+            return TurnContext(session, turn, _started(events, turn_id, agent), events, (), 0)
+
+        return await self._ledger.read(body)
 
     async def whole(self, turn_id: str, agent: str, round_: int) -> TurnContext:
         """What the model gets in this round: this turn up to it and the turns before, with every text loaded whole.
@@ -77,7 +129,7 @@ class Conversations:
         It is the same at every try, also when the round itself is in the ledger already: the call's identity is
         derived from it. Raises TurnNotFound, BlobNotFound.
         """
-        context = await self._ledger.read(lambda tx: _context(tx, turn_id, agent, round_))
+        context = await self._ledger.read(lambda tx: self._context(tx, turn_id, agent, round_))
         return replace(context, messages=tuple([await self._load(message) for message in context.messages]))
 
     async def open_calls(self, turn_id: str) -> list[Effect]:
@@ -103,6 +155,45 @@ class Conversations:
         found = await self._ledger.read(lambda tx: tx.events.find(spec.session_id, key))
         event = None if found is None else _decoded(found)
         return event if isinstance(event, EffectReconciled) else None
+
+    def _context(self, tx: LedgerTx, turn_id: str, agent: str, round_: int | None) -> TurnContext:
+        """With a round: what came before it, and the turns before; else the turn as it is."""
+        turn = tx.turns.get(turn_id)
+        session = tx.sessions.get(turn.session_id)
+        stored = tx.events.read_turn(turn.session_id, turn_id, types=(AgentStarted.TYPE, *TRANSCRIPT_EVENTS))
+        pairs = [(item, self._decoded.event(item)) for item in stored]
+        if round_ is not None:
+            pairs = [(item, event) for item, event in pairs if not _is_from(event, agent, round_)]
+        events = tuple(event for _, event in pairs)
+        started = _started(events, turn_id, agent)
+        messages = turn_messages(events, agent)
+        omitted = 0
+        if round_ is not None:
+            budget = MAX_PROJECTED_BYTES - sum(len(item.payload) for item, _ in pairs)
+            earlier, omitted = self._earlier(tx, turn, agent, budget)
+            messages = [*earlier, *messages]
+        return TurnContext(session, turn, started, events, tuple(messages), omitted)
+
+    def _earlier(self, tx: LedgerTx, turn: Turn, agent: str, budget: int) -> tuple[list[Message], int]:
+        segments: list[list[Message]] = []
+        before = turn.number
+        while len(segments) < MAX_PROJECTED_TURNS:
+            page = tx.turns.page(turn.session_id, before_number=before, limit=PAGE)
+            wanted = [earlier.turn_id for earlier in page if not earlier.superseded]
+            by_turn: dict[str, list[StoredEvent]] = {turn_id: [] for turn_id in wanted}
+            for item in tx.events.read_turns(turn.session_id, wanted, types=TRANSCRIPT_EVENTS):
+                by_turn[item.turn_id or ""].append(item)
+            for earlier in page:
+                stored = by_turn.get(earlier.turn_id, [])
+                budget -= sum(len(item.payload) for item in stored)
+                if budget < 0 or len(segments) >= MAX_PROJECTED_TURNS:
+                    return _joined(segments), earlier.number
+                if stored:
+                    segments.append(turn_messages([self._decoded.event(item) for item in stored], agent))
+            if len(page) < PAGE:
+                break
+            before = page[-1].number
+        return _joined(segments), 0
 
     async def _load(self, message: Message) -> Message:
         match message:
@@ -131,52 +222,16 @@ class Conversations:
         return content if content.blob is None else Content(await self._contents.load(content))
 
 
-def _context(tx: LedgerTx, turn_id: str, agent: str, round_: int | None) -> TurnContext:
-    """With a round: what came before it, and the turns before; else the turn as it is."""
-    turn = tx.turns.get(turn_id)
-    session = tx.sessions.get(turn.session_id)
-    stored = tx.events.read_turn(turn.session_id, turn_id, types=(AgentStarted.TYPE, *TRANSCRIPT_EVENTS))
-    pairs = [(item, _decoded(item)) for item in stored]
-    if round_ is not None:
-        pairs = [(item, event) for item, event in pairs if not _is_from(event, agent, round_)]
-    events = tuple(event for _, event in pairs)
-    started = next((event for event in events if isinstance(event, AgentStarted) and event.agent == agent), None)
-    if started is None:
-        raise LedgerCorrupt(f"Turn {turn_id} has no start of agent '{agent}'.")
-    messages = turn_messages(events, agent)
-    omitted = 0
-    if round_ is not None:
-        budget = MAX_PROJECTED_BYTES - sum(len(item.payload) for item, _ in pairs)
-        earlier, omitted = _earlier(tx, turn, agent, budget)
-        messages = [*earlier, *messages]
-    return TurnContext(session, turn, started, events, tuple(messages), omitted)
-
-
-def _earlier(tx: LedgerTx, turn: Turn, agent: str, budget: int) -> tuple[list[Message], int]:
-    segments: list[list[Message]] = []
-    before = turn.number
-    while len(segments) < MAX_PROJECTED_TURNS:
-        page = tx.turns.page(turn.session_id, before_number=before, limit=PAGE)
-        wanted = [earlier.turn_id for earlier in page if not earlier.superseded]
-        by_turn: dict[str, list[StoredEvent]] = {turn_id: [] for turn_id in wanted}
-        for item in tx.events.read_turns(turn.session_id, wanted, types=TRANSCRIPT_EVENTS):
-            by_turn[item.turn_id or ""].append(item)
-        for earlier in page:
-            stored = by_turn.get(earlier.turn_id, [])
-            budget -= sum(len(item.payload) for item in stored)
-            if budget < 0 or len(segments) >= MAX_PROJECTED_TURNS:
-                return _joined(segments), earlier.number
-            if stored:
-                segments.append(turn_messages([_decoded(item) for item in stored], agent))
-        if len(page) < PAGE:
-            break
-        before = page[-1].number
-    return _joined(segments), 0
-
-
 def _is_from(event: Event, agent: str, round_: int) -> bool:
     """Whether the event belongs to this round of the agent, or to a later one."""
     return isinstance(event, ModelCalled | ToolFinished) and event.agent == agent and event.round >= round_
+
+
+def _started(events: tuple[Event, ...], turn_id: str, agent: str) -> AgentStarted:
+    for event in events:
+        if isinstance(event, AgentStarted) and event.agent == agent:
+            return event
+    raise LedgerCorrupt(f"Turn {turn_id} has no start of agent '{agent}'.")
 
 
 def _decoded(item: StoredEvent) -> Event:

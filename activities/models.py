@@ -55,7 +55,7 @@ from milepost.ports.system import Clock
 from milepost.services.budgeting import Answered, Ask
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.effects import Charge, EffectJournal, Settlement
-from milepost.services.finishing import bounded_error, model_position
+from milepost.services.finishing import bounded_error, called_key, model_position
 from milepost.services.stops import StopSignal, StopWatch
 
 PlanCall = Callable[[AgentStarted, int, ToolCallPart, str, FinishReason], PlannedCall]
@@ -367,7 +367,7 @@ def _called(
 
 
 def _event(call: _Call, event: ModelCalled) -> NewEvent:
-    return NewEvent(f"{call.spec.effect_id}/called", event, call.params.turn_id)
+    return NewEvent(called_key(call.spec.effect_id), event, call.params.turn_id)
 
 
 def _retried(call: _Call, attempt: int, code: str, message: str, usage: Usage, following: Routing) -> NewEvent:

@@ -74,7 +74,7 @@ class ToolActivities:
     async def run_tool(self, params: RunToolParams) -> RunToolResult:
         """Run the call once, attach to it, or return its recorded end. A refused call gets an error result."""
         with boundary(), self._stops.watch(params.turn_id) as stop:
-            context = await self._conversations.turn(params.turn_id, params.agent)
+            context = await self._conversations.call(params.turn_id, params.agent, params.model_effect_id)
             called = context.model_call(params.model_effect_id)
             part = called.message.calls[params.index]
             arguments = await self._contents.load(part.arguments)

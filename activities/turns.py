@@ -33,7 +33,7 @@ from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.prices import Prices
 from milepost.ports.system import Clock
 from milepost.ports.tools import CustomTools
-from milepost.services.finishing import Ending, end_turn
+from milepost.services.finishing import Ending, end_turn, started_key
 from milepost.services.workbench import Workbench
 
 ToolDefinitions = Callable[[Sequence[str]], tuple[ToolDefinition, ...]]
@@ -83,8 +83,7 @@ class TurnActivities:
                     started = self._started(turn, session, reason, tx.budgets.limits(session.session_id))
                 except MilepostError as error:
                     return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))
-                key = f"{turn.turn_id}/{started.agent}/started"
-                event = NewEvent(key, started, turn.turn_id)
+                event = NewEvent(started_key(turn.turn_id, started.agent), started, turn.turn_id)
                 tx.events.append(session.session_id, StreamKind.SESSION, [event], now)
                 tx.notify(session.session_id)
                 return PrepareResult((AgentPlan(started.agent, started.max_rounds),), models_queue, sandbox_queue)

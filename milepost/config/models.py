@@ -141,7 +141,7 @@ class AgentSection(Section):
     tools: tuple[ToolName | CustomToolName, ...] = get_args(ToolName)
     """Built-in tools, and those of the section `tools`."""
     sampling: SamplingSection = SamplingSection()
-    max_rounds: Annotated[Count, Field(ge=1, le=1000)] = DEFAULT_MAX_ROUNDS
+    max_rounds: Annotated[Count, Field(ge=1, le=10_000)] = DEFAULT_MAX_ROUNDS
     """Model calls of one turn, at most."""
     approvals: dict[ToolName | CustomToolName | Literal["*"], Literal["allow", "ask"]] = Field(default_factory=dict)
     """Whether a person must agree before a tool runs: ask or allow, by tool; "*" stands for any other tool."""

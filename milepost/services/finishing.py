@@ -140,8 +140,18 @@ def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEven
             finish=FinishReason.INCOMPLETE,
             usage=priced(UNKNOWN_USAGE, started.prices_of(number)),
         )
-        kept.append(NewEvent(f"{spec.effect_id}/called", called, turn.turn_id))
+        kept.append(NewEvent(called_key(spec.effect_id), called, turn.turn_id))
     return kept
+
+
+def started_key(turn_id: str, agent: str) -> str:
+    """Event key of an agent's start."""
+    return f"{turn_id}/{agent}/started"
+
+
+def called_key(effect_id: str) -> str:
+    """Event key of a model call's answer."""
+    return f"{effect_id}/called"
 
 
 def model_position(round_: int) -> str:

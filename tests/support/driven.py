@@ -1,0 +1,374 @@
+"""Turns driven through the real services and activities in this process, without Temporal: bulk for long Sessions.
+
+What is stored and read is what a real turn stores and reads; only the workflow's part, which is to call these steps in
+their order, is done here. The model and the sandbox answer at once.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from temporalio.testing import ActivityEnvironment
+
+from activities import conversation
+from activities.conversation import Conversations
+from activities.custom import CustomCalls
+from activities.hooks import HookedCalls
+from activities.models import ModelActivities
+from activities.sandboxed import SandboxedCalls
+from activities.toolcalls import plan_call
+from activities.tools import ToolActivities
+from activities.turns import TurnActivities
+from milepost.bootstrap.system import UuidIds
+from milepost.contracts.activities import CallModelParams, CallModelResult, FinishParams, PrepareParams, RunToolParams
+from milepost.domain.agents import AgentConfig
+from milepost.domain.content import Content
+from milepost.domain.messages import AssistantMessage, FinishReason, TextPart, ToolCallPart
+from milepost.domain.tools import Approval
+from milepost.domain.turns import TurnState
+from milepost.domain.usage import Usage
+from milepost.ports.hooks import NoHooks
+from milepost.ports.ledger import Ledger, LedgerTx
+from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
+from milepost.ports.notifier import Notifier
+from milepost.ports.prices import NoPrices
+from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, SandboxHealth, SandboxSpec
+from milepost.ports.tools import NoCustomTools
+from milepost.ports.workflows import TurnStart, WorkflowState
+from milepost.security.redaction import Redactor
+from milepost.services.contents import Contents
+from milepost.services.dispatch import Dispatcher
+from milepost.services.effects import EffectJournal
+from milepost.services.sessions import OpenSession, SessionService
+from milepost.services.stops import StopWatch
+from milepost.services.turns import BeginTurn, TurnService
+from milepost.services.workbench import Workbench
+from milepost.services.workspaces import WorkspaceGuard
+from milepost.storage import FileBlobStore
+from milepost.tools import definitions
+
+T = TypeVar("T")
+
+WORDS = [f"{first}{last}" for first in ("src", "test", "line", "warn", "mod", "obj") for last in range(200)]
+SECOND_US = 1_000_000
+AGENT = "default"
+
+
+class SteppingClock:
+    """A clock that goes on by one second at each look."""
+
+    def __init__(self) -> None:
+        self._now = 1_700_000_000 * SECOND_US
+
+    def now(self) -> int:
+        self._now += SECOND_US
+        return self._now
+
+
+def log_text(chosen: random.Random, size: int) -> str:
+    """About `size` characters of lines as tools print them; no two the same."""
+    lines: list[str] = []
+    left = size
+    while left > 0:
+        line = f"{chosen.randrange(10**6):06} {' '.join(chosen.choices(WORDS, k=9))}\n"
+        lines.append(line)
+        left -= len(line)
+    return "".join(lines)
+
+
+class OneCallModel:
+    """Asks for a command while `calls` is set, else says what it found. `written` counts the text that it wrote."""
+
+    def __init__(self, chosen: random.Random) -> None:
+        self._chosen = chosen
+        self.calls = True
+        self.written = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
+        number = self._chosen.randrange(10**12)
+        if self.calls:
+            arguments = f'{{"command": "make target-{number}"}}'
+            message = AssistantMessage((ToolCallPart(f"call-{number}", "bash", Content(arguments)),))
+            self.written += len(arguments)
+            yield ModelCompleted(message, FinishReason.TOOL_CALLS, Usage(10, 0, 5, 0), request.provider, request.model)
+            return
+        text = f"Done: {log_text(self._chosen, 200)}"
+        self.written += len(text)
+        yield TextDelta(text)
+        message = AssistantMessage((TextPart(text),))
+        yield ModelCompleted(message, FinishReason.STOP, Usage(10, 0, 5, 0), request.provider, request.model)
+
+    async def check(self, provider: str) -> ModelHealth:
+        return ModelHealth(provider, True, "instant")
+
+    def validate(self, provider: str, model: str, script: str | None = None) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+class PrintingSandbox:
+    """Every command prints `size()` characters that no other command printed."""
+
+    boot = "instant"
+
+    def __init__(self, chosen: random.Random, size: Callable[[], int]) -> None:
+        self._chosen = chosen
+        self._size = size
+        self.printed = 0
+
+    async def check(self) -> SandboxHealth:
+        return SandboxHealth(True, "instant")
+
+    async def open(self, spec: SandboxSpec) -> PrintingSandbox:
+        return self
+
+    async def perform(
+        self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
+    ) -> Outcome:
+        assert isinstance(operation, Exec)
+        text = log_text(self._chosen, self._size()).encode()
+        self.printed += len(text)
+        return Outcome(exit_code=0, stdout=text)
+
+    async def attach(self, effect_id: str, on_output: OnOutput | None = None, **_: Any) -> Outcome:
+        raise AssertionError("nothing is ever lost here")
+
+    async def kill(self, effect_id: str) -> None:
+        return
+
+    async def sessions(self) -> frozenset[str]:
+        return frozenset()
+
+    async def remove(self, session_id: str) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+class _Accepting:
+    """A workflow starter for a driver that does the workflows' part."""
+
+    async def start_turn(self, start: TurnStart) -> None:
+        return
+
+    async def answer(self, workflow_id: str, approval_id: str) -> None:
+        return
+
+    async def cancel(self, workflow_id: str) -> None:
+        return
+
+    async def state(self, workflow_id: str) -> WorkflowState:
+        return WorkflowState.RUNNING
+
+    async def check(self) -> None:
+        return
+
+
+@dataclass
+class Work:
+    """What SQLite did for some transactions: instructions of its virtual machine, the same at every repetition."""
+
+    instructions: int = 0
+
+
+@dataclass
+class CountedLedger:
+    """A ledger on SQLite that counts the work of its transactions while `work` is set."""
+
+    ledger: Ledger
+    work: Work | None = None
+    instance_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.instance_id = self.ledger.instance_id
+
+    async def write(self, body: Callable[[LedgerTx], T]) -> T:
+        return await self.ledger.write(self._counted(body))
+
+    async def read(self, body: Callable[[LedgerTx], T]) -> T:
+        return await self.ledger.read(self._counted(body))
+
+    async def check(self) -> None:
+        await self.ledger.check()
+
+    async def close(self) -> None:
+        await self.ledger.close()
+
+    def _counted(self, body: Callable[[LedgerTx], T]) -> Callable[[LedgerTx], T]:
+        work = self.work
+        if work is None:
+            return body
+
+        def counted(tx: LedgerTx) -> T:
+            connection: Connection = tx.connection  # type: ignore[attr-defined]
+            driver: Any = connection.connection.driver_connection
+
+            def step() -> int:
+                work.instructions += 1
+                return 0
+
+            driver.set_progress_handler(step, 1)
+            try:
+                return body(tx)
+            finally:
+                driver.set_progress_handler(None, 0)
+
+        return counted
+
+
+class Driver:
+    """One instance over `ledger` whose turns are driven step by step: `await driver.turn(session)`."""
+
+    def __init__(
+        self, ledger: Ledger, notifier: Notifier, folder: Path, size: Callable[[], int], seed: int = 1
+    ) -> None:
+        chosen = random.Random(seed)
+        clock, ids = SteppingClock(), UuidIds()
+        agents = {AGENT: AgentConfig(AGENT, "instant", "instant", approvals={"bash": Approval.ALLOW})}
+        self.ledger = ledger
+        self.chosen = chosen
+        self.model = OneCallModel(chosen)
+        self.sandbox = PrintingSandbox(chosen, size)
+        self.asked = 0
+        self._folder = folder
+        contents = Contents(FileBlobStore(folder / "blobs"))
+        workbench = Workbench(
+            self.sandbox,  # type: ignore[arg-type]
+            lambda session: SandboxSpec(session.session_id, ledger.instance_id, session.workspace.path),
+        )
+        self.sessions = SessionService(ledger, clock, ids, agents, AGENT)
+        self.turns = TurnService(ledger, contents, clock, ids, agents, self.model.validate)
+        self.conversations = Conversations(ledger, contents)
+        journal, stops = EffectJournal(ledger, clock, "driver"), StopWatch(ledger, notifier)
+        self._dispatcher = Dispatcher(ledger, _Accepting(), clock, "driver")
+        custom, hooks = NoCustomTools(), NoHooks()
+        self._turns = TurnActivities(
+            ledger, clock, agents, definitions, custom, hooks, workbench, lambda *_: ("queue", "queue"), NoPrices()
+        )
+        self._models = ModelActivities(
+            ledger, clock, contents, self.conversations, journal, self.model, stops, plan_call
+        )
+        guard = WorkspaceGuard(ledger, clock, None, "driver")
+        self._tools = ToolActivities(
+            contents,
+            self.conversations,
+            journal,
+            SandboxedCalls(self.conversations, workbench, Redactor(), guard),
+            CustomCalls(custom, Redactor()),
+            HookedCalls(hooks, contents, journal, Redactor()),
+            stops,
+        )
+        self._environment = ActivityEnvironment()
+
+    @property
+    def unique(self) -> int:
+        """Bytes of all that was asked, written and printed so far, each counted once."""
+        return self.asked + self.model.written + self.sandbox.printed
+
+    async def open(self) -> str:
+        return (await self.sessions.open(OpenSession(str(self._folder)))).session_id
+
+    async def begin(self, session_id: str) -> str:
+        text = f"Please look at {log_text(self.chosen, 100)}"
+        self.asked += len(text)
+        return (await self.turns.begin(BeginTurn(session_id, text))).turn.turn_id
+
+    async def prepare(self, session_id: str, turn_id: str) -> None:
+        """Dispatch the turn and claim it."""
+        assert await self._dispatcher.run_once() == 1
+        params = PrepareParams(turn_id, session_id, _claim(turn_id))
+        prepared = await self._run(self._turns.prepare_turn, params)
+        assert prepared.failure is None
+
+    async def ask(self, session_id: str, turn_id: str, round_: int, *, calls: bool) -> CallModelResult:
+        """One model call, which asks for a command or is the last one."""
+        self.model.calls = calls
+        params = CallModelParams(turn_id, session_id, _claim(turn_id), AGENT, round_)
+        answer: CallModelResult = await self._run(self._models.call_model, params)
+        assert len(answer.calls) == calls
+        return answer
+
+    async def run_calls(self, session_id: str, turn_id: str, round_: int, answer: CallModelResult) -> None:
+        """The calls of an answer."""
+        for call in answer.calls:
+            params = RunToolParams(
+                turn_id, session_id, _claim(turn_id), AGENT, round_, call.index, call.tool, answer.effect_id
+            )
+            assert not (await self._run(self._tools.run_tool, params)).is_error
+
+    async def answer(self, session_id: str, turn_id: str) -> None:
+        """A prepared turn to its end: one command and an answer."""
+        for round_ in (1, 2):
+            answer = await self.ask(session_id, turn_id, round_, calls=round_ == 1)
+            await self.run_calls(session_id, turn_id, round_, answer)
+        params = FinishParams(turn_id, session_id, _claim(turn_id), TurnState.COMPLETED, 2)
+        assert (await self._run(self._turns.finish_turn, params)).state is TurnState.COMPLETED
+
+    async def turn(self, session_id: str) -> str:
+        """A whole turn."""
+        turn_id = await self.begin(session_id)
+        await self.prepare(session_id, turn_id)
+        await self.answer(session_id, turn_id)
+        return turn_id
+
+    async def _run(self, step: Callable[[Any], Any], params: Any) -> Any:
+        return await self._environment.run(step, params)
+
+
+def _claim(turn_id: str) -> str:
+    return f"run-{turn_id}"
+
+
+@contextmanager
+def short_memory(turns: int) -> Iterator[None]:
+    """Give models no more than so many earlier turns, which changes nothing of what is stored."""
+    kept = conversation.MAX_PROJECTED_TURNS
+    conversation.MAX_PROJECTED_TURNS = turns
+    try:
+        yield
+    finally:
+        conversation.MAX_PROJECTED_TURNS = kept
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes of a ledger on SQLite and its blobs: pages of tables, of indexes (also the search index), files."""
+
+    tables: dict[str, int]
+    indexes: int
+    blobs: int
+
+    @property
+    def kept(self) -> int:
+        """What is not an index."""
+        return sum(self.tables.values()) + self.blobs
+
+
+def stored(folder: Path) -> Stored:
+    """Measure the closed ledger in a driver's folder. Pages that are empty count for what they were last used for."""
+    database = sqlite3.connect(folder / "ledger.db")
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    rows = database.execute(
+        "SELECT coalesce(m.tbl_name, d.name), m.type, sum(d.pgsize) FROM dbstat d LEFT JOIN sqlite_schema m"
+        " ON m.name = d.name GROUP BY 1, 2"
+    ).fetchall()
+    database.close()
+    tables: dict[str, int] = {}
+    indexes = 0
+    for name, kind, size in rows:
+        if kind == "index" or name.startswith("search_"):
+            indexes += size
+        else:
+            tables[name] = tables.get(name, 0) + size
+    files = [path.stat().st_size for path in (folder / "blobs").rglob("*") if path.is_file()]
+    return Stored(tables, indexes, sum(files))

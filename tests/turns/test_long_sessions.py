@@ -1,0 +1,108 @@
+"""A long Session costs a turn no more than a short one, and a long turn its next call no more than a short one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from activities.conversation import DecodedEvents
+from milepost.ledger.chain import StoredEvent
+from milepost.storage import open_ledger, open_notifier
+from tests.support.driven import AGENT, CountedLedger, Driver, Work, short_memory
+
+OUTPUT = 4_000
+
+
+@pytest.fixture
+async def driver(sqlite_url: str, tmp_path: Path) -> AsyncIterator[Driver]:
+    notifier = await open_notifier(sqlite_url)
+    ledger = CountedLedger(await open_ledger(sqlite_url, notifier))
+    yield Driver(ledger, notifier, tmp_path, lambda: OUTPUT)
+    await ledger.close()
+    await notifier.close()
+
+
+async def _next_turn(driver: Driver, session: str) -> tuple[int, int]:
+    """One more turn; SQLite's work for its begin and for its model's context."""
+    ledger = driver.ledger
+    assert isinstance(ledger, CountedLedger)
+    ledger.work = begin = Work()
+    turn = await driver.begin(session)
+    ledger.work = None
+    await driver.prepare(session, turn)
+    ledger.work = context = Work()
+    await driver.conversations.whole(turn, AGENT, 1)
+    ledger.work = None
+    await driver.answer(session, turn)
+    return begin.instructions, context.instructions
+
+
+async def test_the_work_of_a_begin_and_of_a_context_does_not_grow_with_the_session(driver: Driver) -> None:
+    session = await driver.open()
+    with short_memory(4):
+        for _ in range(22):
+            await driver.turn(session)
+        short = await _next_turn(driver, session)
+        for _ in range(22):
+            await driver.turn(session)
+        long = await _next_turn(driver, session)
+    assert short[0] > 100 and short[1] > 500, "the work is counted"
+    assert long[0] <= 1.1 * short[0]
+    assert long[1] <= 1.1 * short[1]
+    with short_memory(40):
+        assert (await _next_turn(driver, session))[1] > long[1], "a longer memory is more work"
+
+
+async def test_the_work_of_a_call_does_not_grow_with_the_turn(driver: Driver) -> None:
+    session = await driver.open()
+    turn = await driver.begin(session)
+    await driver.prepare(session, turn)
+    ledger = driver.ledger
+    assert isinstance(ledger, CountedLedger)
+    works = []
+    for round_ in range(1, 12):
+        answer = await driver.ask(session, turn, round_, calls=True)
+        ledger.work = Work()
+        context = await driver.conversations.call(turn, AGENT, answer.effect_id)
+        works.append(ledger.work.instructions)
+        ledger.work = None
+        assert context.model_call(answer.effect_id).round == round_
+        await driver.run_calls(session, turn, round_, answer)
+    assert works[-1] <= 1.1 * works[0]
+
+
+def test_decoded_events_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    decodings: list[int] = []
+
+    def decode(type_: str, version: int, payload: bytes) -> object:
+        decodings.append(payload[0])
+        return payload
+
+    monkeypatch.setattr("activities.conversation.decode_event", decode)
+    kept = DecodedEvents(limit=100)
+
+    def event(number: int) -> None:
+        payload = bytes([number]) * 40
+        assert kept.event(StoredEvent("s", number, "k", "t", 1, 1, None, payload, b"", bytes([number]))) == payload
+
+    for number in (1, 2, 1, 3, 1, 2):
+        event(number)
+        assert kept.bytes <= 100
+    assert decodings == [1, 2, 3, 2], "the one that was used least lately made room"
+    large = StoredEvent("s", 9, "k", "t", 1, 1, None, bytes(101), b"", b"large")
+    assert kept.event(large) == bytes(101)
+    assert kept.bytes <= 100
+
+
+async def test_what_was_decoded_is_not_decoded_again(driver: Driver) -> None:
+    session = await driver.open()
+    for _ in range(3):
+        await driver.turn(session)
+    turn = await driver.begin(session)
+    await driver.prepare(session, turn)
+    first = await driver.conversations.whole(turn, AGENT, 1)
+    again = await driver.conversations.whole(turn, AGENT, 1)
+    assert again == first
+    assert again.started is first.started
