@@ -240,6 +240,9 @@ class EffectCount:
 class Effects(Protocol):
     def get(self, effect_id: str) -> Effect | None: ...
 
+    def lock(self, effect_id: str) -> Effect | None:
+        """Like `get`, for a decision about the effect: nobody else changes it until this transaction ends."""
+
     def page(
         self,
         session_id: str,

@@ -103,7 +103,8 @@ class EffectJournal:
 
         def body(tx: LedgerTx) -> Entered:
             turn = require_claim(tx, spec.turn_id, claim)
-            existing = tx.effects.get(spec.effect_id)
+            # Locked: an earlier attempt that was taken for lost may end between the look and what is made of it.
+            existing = tx.effects.lock(spec.effect_id)
             entry = on_entry(existing.state if existing else None, spec.effect_class)
             if entry is Entry.RETURN_RECORDED:
                 return Entered(entry, existing)
@@ -186,7 +187,7 @@ class EffectJournal:
 
         def body(tx: LedgerTx) -> None:
             message = None if outcome.error_message is None else bounded_error(outcome.error_message)
-            before = tx.effects.get(spec.effect_id)
+            before = tx.effects.lock(spec.effect_id)
             settled = tx.effects.settle(
                 spec.effect_id, attempt, outcome.state, now, outcome.result, outcome.error_code, message
             )

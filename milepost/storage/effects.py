@@ -93,6 +93,10 @@ class SqlEffects:
         row = self._conn.execute(_GET, {"effect": effect_id}).first()
         return None if row is None else _effect(row)
 
+    def lock(self, effect_id: str) -> Effect | None:
+        row = self._conn.execute(_LOCK, {"effect": effect_id}).first()
+        return None if row is None else _effect(row)
+
     def page(
         self,
         session_id: str,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from milepost.bootstrap.system import SystemClock
 from milepost.domain.content import BlobRef, Content
 from milepost.domain.effects import Effect, EffectClass, EffectState
 from milepost.domain.errors import EffectNotFound, Fenced, IllegalTransition
+from milepost.engine.effects import Entry, on_entry
 from milepost.ports.ledger import Ledger
+from milepost.services.effects import EffectJournal
+from milepost.storage import Hub, open_ledger
 from tests.ledger.samples import NASTY, in_parallel, new_turn, refused, spec
 from tests.support.databases import OpenLedger
 
@@ -146,3 +153,35 @@ async def test_the_database_itself_refuses_unknown_states(opened: OpenLedger) ->
     assert refused(opened.url, "UPDATE effects SET state = 'maybe'")
     assert refused(opened.url, "UPDATE effects SET effect_class = 'magic'")
     assert refused(opened.url, "UPDATE effects SET turn_id = 'none'") or opened.url.startswith("sqlite")
+
+
+async def test_an_attempt_that_ends_while_the_next_one_enters_is_refused(
+    opened: OpenLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the other way round: the entering attempt would find its decision overtaken, and end the turn."""
+    ledger = opened.ledger
+    turn = await new_turn(ledger, claimed_run="run")
+    made = spec(turn)
+    await ledger.write(lambda tx: tx.effects.dispatch(made, 10, "first"))
+    ended: list[Future[Effect]] = []
+
+    async def end() -> Effect:
+        other = await open_ledger(opened.url, Hub())
+        try:
+            return await other.write(lambda tx: tx.effects.settle(made.effect_id, 1, EffectState.SUCCEEDED, 99, None))
+        finally:
+            await other.close()
+
+    with ThreadPoolExecutor(1) as threads:
+
+        def slowly(*arguments: Any) -> Entry:
+            ended.append(threads.submit(asyncio.run, end()))
+            wait(ended, timeout=2)
+            return on_entry(*arguments)
+
+        monkeypatch.setattr("milepost.services.effects.on_entry", slowly)
+        entered = await EffectJournal(ledger, SystemClock(), "second").enter(made, "run", lambda _: [])
+        with pytest.raises(Fenced):
+            await asyncio.wrap_future(ended[0])
+    assert entered.effect is not None
+    assert (entered.entry, entered.effect.attempt) == (Entry.ATTACH, 2)
