@@ -40,9 +40,11 @@ class CustomCalls:
         self._tools = tools
         self._redactor = redactor
 
-    async def outcome(self, call: ToolCall, planned: PlannedCustom) -> Result:
-        """Make the call; how it ended, or that this cannot be known."""
+    async def outcome(self, call: ToolCall, planned: PlannedCustom, *, first: bool) -> Result:
+        """Make the call; how it ended, or that this cannot be known. `first`: no attempt of it was made before."""
         kind = call.spec.effect_class
+        if first and await call.stop.heard():
+            return Result(EffectState.CANCELLED, CANCELLED_TEXT, True, {})
         try:
             answer = await guarded(self._tried(call, planned, kind in RERUN_CLASSES), call.stop)
         except Stopped:

@@ -175,7 +175,7 @@ class ToolActivities:
 
     async def _outcome(self, call: ToolCall, opened: Opened, entry: Entry, attempt: int) -> Result:
         if isinstance(call.planned, PlannedCustom):
-            return await self._custom.outcome(call, call.planned)
+            return await self._custom.outcome(call, call.planned, first=attempt == 1)
         attach_to = None
         if entry is Entry.ATTACH:
             attach_to = await self._sandboxed.attach_to(call.spec, attempt, opened.boot)

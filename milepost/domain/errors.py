@@ -491,9 +491,15 @@ class ToolFailed(MilepostError):
     code = "tool_failed"
 
     def __init__(
-        self, message: str, *, retryable_now: bool = False, detail: dict[str, int | str] | None = None
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        fix: str | None = None,
+        retryable_now: bool = False,
+        detail: dict[str, int | str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, field=field, fix=fix)
         self.retryable_now = retryable_now
         self.detail = detail or {}
 

@@ -26,6 +26,7 @@ from tests.extensions.conftest import SECRET, Secrets, http_tool
 from tests.support.databases import OpenLedger
 from tests.support.peer import Peer
 from tests.support.temporal import Stack, build_stack
+from tests.turns.held import Edge, HeldLedger
 from tests.turns.test_approvals import approvals, pending
 from tests.turns.test_turns import call, events_of, script
 from workers.process import WorkerProcess, split_queues
@@ -158,6 +159,24 @@ async def test_a_stop_during_a_call(make: Make, peer: Peer, tmp_path: Path, kind
     assert effect.state is (EffectState.UNCERTAIN if open_end else EffectState.CANCELLED)
     assert result.state is effect.state and result.is_error
     assert len(peer.requests) == 1
+
+
+async def test_a_stop_between_dispatch_and_call(make: Make, peer: Peer, tmp_path: Path) -> None:
+    stack = await make(tool(peer, "/ok"))
+    held = HeldLedger(stack.parts.ledger)
+    stack = replace(stack, parts=replace(stack.parts, ledger=held))
+    session = await stack.open(tmp_path)
+    hold = held.hold("trn_between", Edge("after", "enter", "tool.1.0"))
+    async with stack.worker():
+        await stack.send(session, turn_id="trn_between", script=ONE)
+        async with asyncio.timeout(60):
+            await hold.reached.wait()
+        await stack.turns.stop("trn_between", actor="test")
+        await asyncio.sleep(0.05)  # a moment in which the stop is heard
+        hold.release.set()
+        assert (await stack.ended("trn_between")).state is TurnState.STOPPED
+    assert peer.requests == []
+    assert (await effect_of(stack, session)).state is EffectState.CANCELLED
 
 
 @pytest.mark.parametrize(
