@@ -139,3 +139,15 @@ def make_bench(ledger: Ledger, root: Path) -> Bench:
 @pytest.fixture
 def bench(opened: OpenLedger, tmp_path: Path) -> Bench:
     return make_bench(opened.ledger, tmp_path)
+
+
+_SLOW_ON_POSTGRESQL = ("test_files", "test_fork", "test_guard")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The default run sees these on SQLite alone; what differs between the databases is in the ledger's own tests."""
+    for item in items:
+        here = item.path.parent == Path(__file__).parent and item.path.stem in _SLOW_ON_POSTGRESQL
+        if here and item.get_closest_marker("postgres") is not None:
+            item.add_marker(pytest.mark.slow)

@@ -166,16 +166,17 @@ class Doomed(GitSnapshots):
         return result
 
 
+SLOW = pytest.mark.slow
 MOMENTS = [
-    ("take", 1, "before"),
-    ("take", 1, "after"),
-    ("compose", 1, "after"),
-    ("take", 2, "before"),
-    ("compose", 2, "after"),
-    ("restore", 1, "before"),
-    ("restore", 1, "half"),
-    ("restore", 1, "after"),
-    ("take", 3, "after"),
+    pytest.param("take", 1, "before", marks=SLOW),
+    pytest.param("take", 1, "after", marks=SLOW),
+    pytest.param("compose", 1, "after"),
+    pytest.param("take", 2, "before", marks=SLOW),
+    pytest.param("compose", 2, "after", marks=SLOW),
+    pytest.param("restore", 1, "before", marks=SLOW),
+    pytest.param("restore", 1, "half"),
+    pytest.param("restore", 1, "after"),
+    pytest.param("take", 3, "after", marks=SLOW),
 ]
 
 

@@ -157,7 +157,9 @@ async def test_refused_folders(bench: Bench, tmp_path: Path) -> None:
     assert len(await bench.sessions.page()) == 1
 
 
-@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize(
+    "step", [0, pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow), 4]
+)
 async def test_a_kill_at_every_step(bench: Bench, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("milepost.services.forking.BATCH_TURNS", 1)
     bench.write("a", "1")()

@@ -161,11 +161,11 @@ async def test_the_diff_has_files_and_hunks(bench: Bench) -> None:
 
 async def test_a_large_diff_is_cut_and_says_so(bench: Bench) -> None:
     first = await bench.take()
-    for number in range(6):
-        (bench.folder / f"f{number}").write_text(f"{number}\n" * 100_000)
+    for number in range(7):
+        (bench.folder / f"f{number}").write_text(f"{number}\n" * 60_000)
     files = await bench.snapshots.diff("wsp_1", first, await bench.take())
-    assert [file.truncated for file in files] == [False] * 3 + [True] * 3
-    assert all(file.additions == 100_000 for file in files)
+    assert [file.truncated for file in files] == [False] * 5 + [True] * 2
+    assert all(file.additions == 60_000 for file in files)
     assert all(bool(file.hunks) is not file.truncated for file in files)
 
 

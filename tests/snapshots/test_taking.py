@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from milepost.bootstrap import checks
+from milepost.bootstrap.data_root import DataRoot
+from milepost.config.loading import load_config
 from milepost.domain.errors import SnapshotFailed, SnapshotNotFound
 from milepost.snapshots import GitSnapshots
 from tests.snapshots.conftest import Bench, everything, git
@@ -229,3 +233,18 @@ async def test_without_git(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(SnapshotFailed, match="git is not installed") as refused:
             await call
         assert "apt-get install git" in (refused.value.fix or "")
+
+
+async def test_doctor_tells_what_goes_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILEPOST_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    config = load_config()
+    parts = SimpleNamespace(config=config, root=DataRoot(config.data_root))
+    assert (await checks._snapshots(parts)).ok  # type: ignore[arg-type]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = await checks._snapshots(parts)  # type: ignore[arg-type]
+    assert not check.ok and "a rewind restores no files" in check.detail
+    assert check.fix == "Install git from your distribution: apt-get install git"
+    monkeypatch.setenv("MILEPOST_SNAPSHOTS__ENABLED", "false")
+    parts.config = load_config()
+    assert (await checks._snapshots(parts)).ok  # type: ignore[arg-type]
