@@ -17,7 +17,7 @@ from activities.models import ModelActivities
 from activities.sandboxed import SandboxedCalls
 from activities.toolcalls import plan_call
 from activities.tools import ToolActivities
-from activities.turns import ToolDefinitions, TurnActivities
+from activities.turns import ChooseQueues, ToolDefinitions, TurnActivities
 from milepost.contracts.naming import MODELS_QUEUE, TURNS_QUEUE, queue_name, sandbox_queue
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import MilepostError
@@ -91,6 +91,50 @@ def host_name() -> str:
     return socket.gethostname() or "localhost"
 
 
+@dataclass(frozen=True, slots=True)
+class TurnSteps:
+    """The activities of turns, and what they read conversations with."""
+
+    conversations: Conversations
+    turns: TurnActivities
+    models: ModelActivities
+    tools: ToolActivities
+
+
+def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueues) -> TurnSteps:
+    """Build the activities of turns; they need no Temporal client."""
+    conversations = Conversations(parts.ledger, parts.contents)
+    journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
+    stops = StopWatch(parts.ledger, parts.notifier)
+    turns = TurnActivities(
+        parts.ledger,
+        parts.clock,
+        parts.agents,
+        parts.tools,
+        parts.custom_tools,
+        parts.hooks,
+        parts.workbench,
+        queues,
+        parts.prices,
+    )
+    models = ModelActivities(
+        parts.ledger,
+        parts.clock,
+        parts.contents,
+        conversations,
+        journal,
+        parts.gateway,
+        stops,
+        plan_call,
+        parts.counters,
+    )
+    sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard)
+    custom = CustomCalls(parts.custom_tools, parts.redactor)
+    hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
+    tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, hooked, stops)
+    return TurnSteps(conversations, turns, models, tools)
+
+
 class WorkerProcess:
     """Temporal workers and leased loops of one process."""
 
@@ -105,37 +149,9 @@ class WorkerProcess:
     ) -> None:
         self._parts = parts
         self._queues = queues
-        conversations = Conversations(parts.ledger, parts.contents)
-        journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
-        stops = StopWatch(parts.ledger, parts.notifier)
         self._guard = WorkspaceGuard(parts.ledger, parts.clock, parts.snapshots, parts.worker)
         self._forks = ForkCopier(parts.ledger, parts.clock, parts.snapshots)
-        self._turns = TurnActivities(
-            parts.ledger,
-            parts.clock,
-            parts.agents,
-            parts.tools,
-            parts.custom_tools,
-            parts.hooks,
-            parts.workbench,
-            self._choose_queues,
-            parts.prices,
-        )
-        self._models = ModelActivities(
-            parts.ledger,
-            parts.clock,
-            parts.contents,
-            conversations,
-            journal,
-            parts.gateway,
-            stops,
-            plan_call,
-            parts.counters,
-        )
-        sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, self._guard)
-        custom = CustomCalls(parts.custom_tools, parts.redactor)
-        hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
-        self._tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, hooked, stops)
+        self._steps = turn_steps(parts, self._guard, self._choose_queues)
         self._runtime = WorkerRuntime(
             client, parts.ledger.instance_id, queues, self._activities, settings or WorkerSettings()
         )
@@ -191,21 +207,21 @@ class WorkerProcess:
         if self._queues.sandbox not in self._queues.serve:
             return
         try:
-            await self._tools.close_calls(turn.turn_id, turn.session_id)
+            await self._steps.tools.close_calls(turn.turn_id, turn.session_id)
         except MilepostError as error:
             _log.warning("calls.left", turn_id=turn.turn_id, error=error.code, detail=error.message)
 
     def _activities(self, queue: str) -> list[Callable[..., Any]]:
         served: list[Callable[..., Any]] = []
         if queue == self._queues.turns:
-            served += [self._turns.prepare_turn, self._turns.finish_turn]
+            served += [self._steps.turns.prepare_turn, self._steps.turns.finish_turn]
         if queue == self._queues.models:
-            served.append(self._models.call_model)
+            served.append(self._steps.models.call_model)
         if queue in (self._queues.models, self._queues.sandbox):
             # Tools of the user's own run where model calls do, built-in ones where the containers are.
-            served.append(self._tools.run_tool)
+            served.append(self._steps.tools.run_tool)
         if queue == self._queues.sandbox:
-            served.append(self._tools.end_calls)
+            served.append(self._steps.tools.end_calls)
         return served
 
     def _choose_queues(self, tx: LedgerTx, session: Session) -> tuple[str, str]:

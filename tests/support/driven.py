@@ -18,14 +18,6 @@ from sqlalchemy import Connection
 from temporalio.testing import ActivityEnvironment
 
 from activities import conversation
-from activities.conversation import Conversations
-from activities.custom import CustomCalls
-from activities.hooks import HookedCalls
-from activities.models import ModelActivities
-from activities.sandboxed import SandboxedCalls
-from activities.toolcalls import plan_call
-from activities.tools import ToolActivities
-from activities.turns import TurnActivities
 from milepost.bootstrap.system import UuidIds
 from milepost.contracts.activities import CallModelParams, CallModelResult, FinishParams, PrepareParams, RunToolParams
 from milepost.domain.agents import AgentConfig
@@ -34,25 +26,20 @@ from milepost.domain.messages import AssistantMessage, FinishReason, TextPart, T
 from milepost.domain.tools import Approval
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
-from milepost.ports.hooks import NoHooks
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.ports.notifier import Notifier
-from milepost.ports.prices import NoPrices
 from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, SandboxHealth, SandboxSpec
-from milepost.ports.tools import NoCustomTools
 from milepost.ports.workflows import TurnStart, WorkflowState
-from milepost.security.redaction import Redactor
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
-from milepost.services.effects import EffectJournal
 from milepost.services.sessions import OpenSession, SessionService
-from milepost.services.stops import StopWatch
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.services.workbench import Workbench
 from milepost.services.workspaces import WorkspaceGuard
 from milepost.storage import FileBlobStore
 from milepost.tools import definitions
+from workers.process import ExecutionParts, turn_steps
 
 T = TypeVar("T")
 
@@ -248,26 +235,13 @@ class Driver:
         )
         self.sessions = SessionService(ledger, clock, ids, agents, AGENT)
         self.turns = TurnService(ledger, contents, clock, ids, agents, self.model.validate)
-        self.conversations = Conversations(ledger, contents)
-        journal, stops = EffectJournal(ledger, clock, "driver"), StopWatch(ledger, notifier)
-        self._dispatcher = Dispatcher(ledger, _Accepting(), clock, "driver")
-        custom, hooks = NoCustomTools(), NoHooks()
-        self._turns = TurnActivities(
-            ledger, clock, agents, definitions, custom, hooks, workbench, lambda *_: ("queue", "queue"), NoPrices()
+        parts = ExecutionParts(
+            ledger, notifier, clock, contents, agents, self.model, workbench, definitions, "driver", "driver-host"
         )
-        self._models = ModelActivities(
-            ledger, clock, contents, self.conversations, journal, self.model, stops, plan_call
-        )
-        guard = WorkspaceGuard(ledger, clock, None, "driver")
-        self._tools = ToolActivities(
-            contents,
-            self.conversations,
-            journal,
-            SandboxedCalls(self.conversations, workbench, Redactor(), guard),
-            CustomCalls(custom, Redactor()),
-            HookedCalls(hooks, contents, journal, Redactor()),
-            stops,
-        )
+        guard = WorkspaceGuard(ledger, clock, None, parts.worker)
+        self._steps = turn_steps(parts, guard, lambda *_: ("queue", "queue"))
+        self.conversations = self._steps.conversations
+        self._dispatcher = Dispatcher(ledger, _Accepting(), clock, parts.worker)
         self._environment = ActivityEnvironment()
 
     @property
@@ -287,14 +261,14 @@ class Driver:
         """Dispatch the turn and claim it."""
         assert await self._dispatcher.run_once() == 1
         params = PrepareParams(turn_id, session_id, _claim(turn_id))
-        prepared = await self._run(self._turns.prepare_turn, params)
+        prepared = await self._run(self._steps.turns.prepare_turn, params)
         assert prepared.failure is None
 
     async def ask(self, session_id: str, turn_id: str, round_: int, *, calls: bool) -> CallModelResult:
         """One model call, which asks for a command or is the last one."""
         self.model.calls = calls
         params = CallModelParams(turn_id, session_id, _claim(turn_id), AGENT, round_)
-        answer: CallModelResult = await self._run(self._models.call_model, params)
+        answer: CallModelResult = await self._run(self._steps.models.call_model, params)
         assert len(answer.calls) == calls
         return answer
 
@@ -304,7 +278,7 @@ class Driver:
             params = RunToolParams(
                 turn_id, session_id, _claim(turn_id), AGENT, round_, call.index, call.tool, answer.effect_id
             )
-            assert not (await self._run(self._tools.run_tool, params)).is_error
+            assert not (await self._run(self._steps.tools.run_tool, params)).is_error
 
     async def answer(self, session_id: str, turn_id: str) -> None:
         """A prepared turn to its end: one command and an answer."""
@@ -312,7 +286,7 @@ class Driver:
             answer = await self.ask(session_id, turn_id, round_, calls=round_ == 1)
             await self.run_calls(session_id, turn_id, round_, answer)
         params = FinishParams(turn_id, session_id, _claim(turn_id), TurnState.COMPLETED, 2)
-        assert (await self._run(self._turns.finish_turn, params)).state is TurnState.COMPLETED
+        assert (await self._run(self._steps.turns.finish_turn, params)).state is TurnState.COMPLETED
 
     async def turn(self, session_id: str) -> str:
         """A whole turn."""
