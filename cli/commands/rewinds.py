@@ -104,7 +104,7 @@ def print_report(call: Invocation, report: Json) -> None:
     if not report["superseded"]:
         call.out.line(f"The Session is at {point} already; nothing to rewind.")
         return
-    verb = "would be" if report["dry_run"] else "are"
+    verb = "would be" if report["dry_run"] else "is" if report["superseded"] == 1 else "are"
     call.out.line(f"Rewind to {point}: {counted(report['superseded'], 'turn')} {verb} superseded.")
     for turn in report["turns"]:
         call.out.line(f"  {turn['number']}  {turn['state']}  {escape(short(turn['request'], 80))}")
