@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from milepost.observability.logging import configure
+from tests.chaos import apart
+from tests.chaos.evidence import Fault
 from tests.chaos.matrix import Cell, Result, cells, open_world, run_cell
 from tests.chaos.points import Boundary
 from tests.chaos.report import Line, report
@@ -94,6 +96,20 @@ async def run_all(run: Run, lanes: dict[str, int], podman_root: Path) -> None:
     await asyncio.gather(*(guarded(database) for database, count in lanes.items() for _ in range(count)))
 
 
+def freeze(seconds: float) -> int:
+    """Stop a worker of two, and an only one, with the product's own times; 0 if that leaves no trace."""
+
+    async def both(podman_root: Path) -> list[Fault]:
+        runs = (apart.frozen, apart.alone_and_frozen)
+        told = await asyncio.gather(*(play(podman_root, seconds=seconds, shorten=False) for play in runs))
+        return [fault for faults in told for fault in faults]
+
+    with running_service() as podman_root:
+        found = asyncio.run(both(podman_root))
+    print("\n".join(map(str, found)) or f"Stopped for {seconds:g} s: no trace.")
+    return 1 if found else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments ask for; 0 if all of it was done without a fault."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.split("\n")[0])
@@ -106,10 +122,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--boundary", choices=[each.value for each in Boundary], help="only this boundary")
     parser.add_argument("--lanes", type=int, default=2, help="turns at the same time, for each database")
     parser.add_argument("--minutes", type=float, default=60, help="no new cell is begun after this time")
+    parser.add_argument(
+        "--frozen", type=float, metavar="SECONDS", help="no kills: stop workers with SIGSTOP for so long"
+    )
     parser.add_argument("--results", type=Path, help="keep what is done in this file, and go on from it")
     options = parser.parse_args(arguments)
     configure(level="ERROR", json=False, hide=str)
     logging.getLogger("milepost").setLevel(logging.CRITICAL)  # outages are what this is about
+    if options.frozen:
+        return freeze(options.frozen)
     run = Run(options)
     databases = {cell.database for cell in run.wanted}
     with running_service() as podman_root:
