@@ -9,6 +9,7 @@ import typer
 
 from cli.commands import (
     approvals,
+    backups,
     chat,
     config,
     data,
@@ -53,6 +54,7 @@ for module in (
     doctor,
     data,
     verify,
+    backups,
 ):
     module.register(commands)
 

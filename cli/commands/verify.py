@@ -17,16 +17,17 @@ def register(app: typer.Typer) -> None:
 
 
 async def verify(call: Invocation) -> Exit:
-    """Check that nobody changed the ledger behind Milepost's back. Exits with 1 if something does not hold."""
+    """Check that the ledger is whole: no event changed or missing, no blob missing or damaged, no orphan row."""
     from milepost.bootstrap.verifying import verify_ledger
 
-    found = await verify_ledger(call.config)
+    found = await verify_ledger(call.config, call.root)
     if call.json:
         call.out.document({"ok": not found.found} | dataclasses.asdict(found))
     else:
         for finding in found.findings:
             call.out.line(f"FAIL {printable(finding.problem)}")
         looked = f"{counted(found.events, 'event')} in {counted(found.streams, 'stream')}"
+        looked += f", {counted(found.blobs, 'blob')}"
         verdict = f"{counted(found.found, 'finding')}." if found.found else "everything holds."
         call.out.line(f"{looked}, {counted(found.turns, 'turn')}: {verdict}")
     return Exit.FAILED if found.found else Exit.OK

@@ -252,6 +252,27 @@ class InstanceLocked(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class BackupUnusable(MilepostError):
+    """The file is no whole backup, or a part of it is not what its digest says."""
+
+    code = "backup_unusable"
+    kind = ErrorKind.INVALID
+
+
+class BackupTooNew(MilepostError):
+    """A later release made the backup."""
+
+    code = "backup_too_new"
+    kind = ErrorKind.CONFLICT
+
+
+class TargetNotEmpty(MilepostError):
+    """What a backup would be restored into, or written to, is there already; nothing was changed."""
+
+    code = "target_not_empty"
+    kind = ErrorKind.CONFLICT
+
+
 class LedgerCorrupt(MilepostError):
     """A stream's hash chain or sequence does not hold."""
 

@@ -504,6 +504,17 @@ class Workers(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """The row `key` of `table` has in `column` the id `missing`, which no row of `parent` has."""
+
+    table: str
+    key: str
+    column: str
+    missing: str
+    parent: str
+
+
 class LedgerTx(Protocol):
     """One transaction. Topics given to `notify` are published after the commit, never before."""
 
@@ -539,6 +550,9 @@ class LedgerTx(Protocol):
     def workers(self) -> Workers: ...
 
     def notify(self, topic: str) -> None: ...
+
+    def orphans(self, limit: int) -> list[Orphan]:
+        """Rows that refer to rows which do not exist, at most `limit` for each reference between tables."""
 
 
 class Ledger(Protocol):

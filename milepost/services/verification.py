@@ -1,15 +1,20 @@
-"""Checking a ledger: hash chains, and that every ended turn has exactly one terminal event, the last of its events."""
+"""Checking a ledger: hash chains, the ends of turns, blobs, and references between tables."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from milepost.domain.errors import LedgerCorrupt
+from milepost.domain.content import BlobRef
+from milepost.domain.errors import BlobNotFound, LedgerCorrupt, StorageUnavailable
 from milepost.domain.events import LATE_EVENTS, TERMINAL_TURN_EVENTS, TurnBegun
 from milepost.domain.turns import TurnState
 from milepost.ledger.chain import GENESIS, StoredEvent, verify_chain
+from milepost.ledger.codec import parse
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.batches import bounded_batch
+from milepost.services.contents import Contents
+from milepost.services.exporting.lossless import blob_refs
 
 BATCH_EVENTS = 500
 BATCH_BYTES = 4 * 1024 * 1024
@@ -35,6 +40,7 @@ class Verification:
     streams: int = 0
     events: int = 0
     turns: int = 0
+    blobs: int = 0
     found: int = 0
     findings: list[Finding] = field(default_factory=list)
 
@@ -58,12 +64,25 @@ class _Stream:
 class VerificationService:
     """Reads the whole ledger in bounded batches; changes nothing, and may run beside a working instance."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, contents: Contents) -> None:
         self._ledger = ledger
+        self._contents = contents
+        # Digests that were looked at, 32 bytes each; a blob that many events name is read once.
+        self._seen: set[bytes] = set()
 
     async def verify(self) -> Verification:
-        """Check the instance's stream and those of all Sessions. Raises StorageUnavailable."""
+        """Check the instance's stream, those of all Sessions with their blobs, and every reference between tables.
+
+        Raises StorageUnavailable.
+        """
         result = Verification()
+        self._seen.clear()
+        for orphan in await self._ledger.read(lambda tx: tx.orphans(MAX_FINDINGS)):
+            result.add(
+                f"table/{orphan.table}",
+                f"Row {orphan.key} of '{orphan.table}' is an orphan: its {orphan.column} {orphan.missing} is not in "
+                f"'{orphan.parent}'.",
+            )
         await self._stream(f"instance/{self._ledger.instance_id}", result)
         before: str | None = None
         while True:
@@ -122,7 +141,33 @@ class VerificationService:
             result.events += len(events)
             for event in events:
                 _follow(stream, event, result)
+                await self._blobs(event, result)
         return stream
+
+    async def _blobs(self, event: StoredEvent, result: Verification) -> None:
+        """Read every blob that the event names, once."""
+        if b'"digest":"' not in event.payload:
+            return
+        for value in blob_refs(parse(event.payload)):
+            ref = BlobRef(value["digest"], value["size"], value["media_type"])
+            digest = bytes.fromhex(ref.digest)
+            if digest in self._seen:
+                continue
+            self._seen.add(digest)
+            result.blobs += 1
+            problem = await self._blob_problem(ref)
+            if problem is not None:
+                result.add(event.stream_id, f"Event {event.seq} ('{event.type}'): {problem}")
+
+    async def _blob_problem(self, ref: BlobRef) -> str | None:
+        size = 0
+        try:
+            async with aclosing(self._contents.bytes_of(ref)) as pieces:
+                async for piece in pieces:
+                    size += len(piece)
+        except (BlobNotFound, StorageUnavailable) as error:
+            return error.message
+        return None if size == ref.size else f"The blob {ref.digest} has {size} bytes instead of {ref.size}."
 
 
 def _batch(tx: LedgerTx, stream: _Stream) -> tuple[list[StoredEvent], bool, tuple[int, bytes]]:

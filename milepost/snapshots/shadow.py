@@ -81,6 +81,11 @@ class Shadow:
             self.forget_index()
             return self._take()
 
+    def present(self) -> str | None:
+        """The state that was taken last, if it is known."""
+        tree = self._read_state().get("tree")
+        return tree if isinstance(tree, str) else None
+
     def forget_index(self) -> None:
         """Begin with an empty index: every file is read again."""
         self._state.unlink(missing_ok=True)
@@ -95,7 +100,7 @@ class Shadow:
         found = self._sorted_out(wanted)
         tree, omitted = state.get("tree"), tuple(state.get("omitted", ()))
         if tree and not found.usable and not found.gone and not found.nested and found.omitted == omitted:
-            return Snapshot(tree, omitted)
+            return Snapshot(self._keep(tree), omitted)
         self._state.unlink(missing_ok=True)
         omitted = self._update(found)
         tree = self._keep(self._git.run("write-tree").decode("ascii").strip())
@@ -187,7 +192,10 @@ class Shadow:
         return [found.st_ino, found.st_size, found.st_mtime_ns] if stat.S_ISREG(found.st_mode) else None
 
     def _keep(self, tree: str) -> str:
-        """Name the tree, so that nothing collects it."""
+        """Name the tree, so that nothing collects it; one that is named already is as good as new."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._git.directory / "refs" / "snapshots" / tree)
+            return tree
         self._git.run("update-ref", f"refs/snapshots/{tree}", tree)
         return tree
 

@@ -2,7 +2,16 @@
 
 from milepost.storage.blobs import FileBlobStore
 from milepost.storage.hub import Hub
-from milepost.storage.opening import open_ledger, open_notifier, schema_state, upgrade
+from milepost.storage.opening import (
+    dump_ledger,
+    load_ledger,
+    open_ledger,
+    open_notifier,
+    referenced,
+    refuse_filled,
+    schema_state,
+    upgrade,
+)
 from milepost.storage.pg_notifier import PgNotifier
 from milepost.storage.schema import SchemaState, SchemaStatus
 
@@ -12,8 +21,12 @@ __all__ = [
     "PgNotifier",
     "SchemaState",
     "SchemaStatus",
+    "dump_ledger",
+    "load_ledger",
     "open_ledger",
     "open_notifier",
+    "referenced",
+    "refuse_filled",
     "schema_state",
     "upgrade",
 ]

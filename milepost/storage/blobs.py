@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,7 +45,7 @@ class FileBlobStore:
                         await asyncio.to_thread(file.write, piece)
                     await asyncio.to_thread(_flush, file)
                 ref = BlobRef(digest.hexdigest(), size, media_type)
-                await asyncio.to_thread(_place, temporary, self._path(ref.digest))
+                await asyncio.to_thread(_place, self._root, temporary, self._path(ref.digest))
             finally:
                 await asyncio.to_thread(temporary.unlink, missing_ok=True)
         except OSError as error:
@@ -81,10 +82,10 @@ class FileBlobStore:
         ref = BlobRef(hashlib.sha256(data).hexdigest(), len(data), media_type)
         path = self._path(ref.digest)
         try:
+            _make_folder(path.parent)
             # A damaged file is replaced; a whole one may be another writer's that is not yet durable in its folder.
-            if not _holds(path, data):
-                _make_folder(path.parent)
-                _write(path, data)
+            if not _kept(self._root, path, data):
+                _write(self._root, path, data)
             _sync(path.parent)
         except OSError as error:
             raise _unstored(len(data), self._root, error) from error
@@ -157,10 +158,31 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _place(temporary: Path, path: Path) -> None:
+def _place(root: Path, temporary: Path, path: Path) -> None:
     _make_folder(path.parent)
-    temporary.replace(path)
+    with placing(root):
+        temporary.replace(path)
     _sync(path.parent)
+
+
+@contextlib.contextmanager
+def placing(root: Path, *, alone: bool = False) -> Iterator[None]:
+    """Put a blob in its place, or (`alone`) take one away: never both at once, in no process."""
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _kept(root: Path, path: Path, data: bytes) -> bool:
+    """Whether the blob is there already; it is as good as new then, which tells a collection to leave it."""
+    with placing(root):
+        if not _holds(path, data):
+            return False
+        os.utime(path)
+        return True
 
 
 def _holds(path: Path, data: bytes) -> bool:
@@ -179,7 +201,7 @@ def _make_folder(folder: Path) -> None:
     _sync(folder.parent)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(root: Path, path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -187,7 +209,8 @@ def _write(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        with placing(root):
+            temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -8,7 +8,7 @@ import re
 import secrets
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,12 +16,14 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from milepost.domain.errors import ConfigInvalid, InvalidInput, StorageUnavailable
+from milepost.domain.errors import ConfigInvalid, InvalidInput, StorageUnavailable, TargetNotEmpty
 from milepost.ports.ledger import Ledger
 from milepost.ports.notifier import Notifier
 from milepost.storage import faults, schema
 from milepost.storage.hub import Hub
+from milepost.storage.marking import mentioned
 from milepost.storage.pg_notifier import PgNotifier
+from milepost.storage.portable import Position, Receive, dump, load, require_empty
 from milepost.storage.postgres import DEFAULT_LIMITS, MIGRATION_LIMITS, PostgresLedger, postgres_engine
 from milepost.storage.schema import SchemaState, SchemaStatus
 from milepost.storage.sqlite import SqliteLedger, sqlite_engine
@@ -102,6 +104,54 @@ async def upgrade(url: str) -> SchemaState:
     return await _run(target, run_migrations, migrating=True)
 
 
+async def dump_ledger(url: str, receive: Receive) -> Position:
+    """Give every row of the ledger to `receive`, all as they are at one moment, while others may go on writing.
+
+    `receive` is called in another thread on SQLite, else in this one.
+
+    Raises:
+        ConfigInvalid, StorageUnavailable, SchemaOutdated, SchemaTooNew.
+    """
+    target = _parse(url)
+    if target.path is not None and not await asyncio.to_thread(_exists, target.path):
+        schema.require_current(_EMPTY)
+    return await _run_snapshot(target, lambda conn: dump(conn, receive))
+
+
+async def refuse_filled(url: str) -> None:
+    """Raise TargetNotEmpty unless a ledger can be loaded here. Raises StorageUnavailable, ConfigInvalid."""
+    target = _parse(url)
+    if target.path is None:
+        await _run(target, require_empty)
+    elif await asyncio.to_thread(_exists, target.path):
+        raise TargetNotEmpty(f"The ledger {target.path} exists already.", fix="Restore into an empty data root.")
+
+
+async def load_ledger(url: str, revision: str, parts: Callable[[], Iterable[Iterable[bytes]]]) -> None:
+    """Fill an empty database with the parts of a dump, in one transaction. See `portable.load` for what is raised."""
+    from milepost.storage.upgrading import run_migrations
+
+    target = _parse(url)
+    await refuse_filled(url)
+    if target.path is not None:
+        await asyncio.to_thread(_make_file, target.path)
+    try:
+        await _run(target, lambda conn: load(conn, revision, parts(), run_migrations), migrating=True)
+    except BaseException:
+        if target.path is not None:
+            for suffix in ("", "-wal", "-shm"):
+                target.path.with_name(target.path.name + suffix).unlink(missing_ok=True)
+        raise
+
+
+async def referenced(url: str, candidates: set[str]) -> set[str]:
+    """Which of these digests and snapshot ids the ledger mentions, anywhere, at one moment.
+
+    Raises ConfigInvalid, StorageUnavailable, SchemaOutdated, SchemaTooNew.
+    """
+    return await _run_snapshot(_parse(url), lambda conn: mentioned(conn, candidates))
+
+
 class _Target:
     """A parsed URL: a file, or a server with a name for messages that shows no password."""
 
@@ -142,6 +192,38 @@ async def _run(target: _Target, work: Callable[[Connection], T], *, migrating: b
         raise fault from error
     finally:
         await engine.dispose()
+
+
+async def _run_snapshot(target: _Target, work: Callable[[Connection], T]) -> T:
+    """Run `work` on a read-only snapshot, without the time limits of a request."""
+    if target.path is not None:
+        return await asyncio.to_thread(_run_sqlite_snapshot, target.path, work)
+    engine = postgres_engine(target.dsn, MIGRATION_LIMITS)
+    snapshots = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    try:
+        async with snapshots.connect() as conn, conn.begin():
+            return await conn.run_sync(work)
+    except Exception as error:
+        fault = faults.postgres_fault(error, target.where)
+        if fault is None:
+            raise
+        raise fault from error
+    finally:
+        await engine.dispose()
+
+
+def _run_sqlite_snapshot(path: Path, work: Callable[[Connection], T]) -> T:
+    engine = sqlite_engine(path, begin="BEGIN", readers=1)
+    try:
+        with engine.begin() as conn:
+            return work(conn)
+    except Exception as error:
+        fault = faults.sqlite_fault(error, str(path))
+        if fault is None:
+            raise
+        raise fault from error
+    finally:
+        engine.dispose()
 
 
 def _run_sqlite(path: Path, work: Callable[[Connection], T], foreign_keys: bool) -> T:

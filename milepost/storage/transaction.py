@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from milepost.ports.ledger import Orphan
 from milepost.storage.approvals import SqlApprovals
 from milepost.storage.budgets import SqlBudgets
 from milepost.storage.deltas import SqlDeltas
@@ -11,6 +12,7 @@ from milepost.storage.effects import SqlEffects
 from milepost.storage.events import SqlEventLog
 from milepost.storage.forks import SqlForks
 from milepost.storage.leases import SqlLeases
+from milepost.storage.orphans import find_orphans
 from milepost.storage.outbox import SqlOutbox
 from milepost.storage.rewinds import SqlRewinds
 from milepost.storage.rules import SqlPolicyRules
@@ -45,3 +47,6 @@ class Transaction:
 
     def notify(self, topic: str) -> None:
         self.topics.add(topic)
+
+    def orphans(self, limit: int) -> list[Orphan]:
+        return find_orphans(self.connection, limit)

@@ -9,19 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from milepost.domain.content import Content
 from milepost.domain.turns import TurnState
 from milepost.ledger.chain import event_hash
 from milepost.services import verification
+from milepost.services.contents import Contents
 from milepost.services.sessions import OpenSession
 from milepost.services.turns import BeginTurn
 from milepost.services.verification import Verification, VerificationService
-from milepost.storage import open_ledger, open_notifier
+from milepost.storage import FileBlobStore, open_ledger, open_notifier
 from tests.api.stack import AGENT, Work, make_services
 from tests.cli.conftest import Milepost
 from tests.support.databases import OpenLedger
 
+OUTPUT = 300_000
+"""Characters of each tool's output: the same text, so that both calls share one blob."""
+
 Tamper = Callable[[sqlite3.Connection], object]
+
+
+def _contents(root: Path) -> Contents:
+    return Contents(FileBlobStore(root / "blobs"))
 
 
 async def _fill(opened: OpenLedger, root: Path) -> Work:
@@ -34,7 +41,7 @@ async def _fill(opened: OpenLedger, root: Path) -> Work:
         view = await services.turns.begin(BeginTurn(session.session_id, f"request {number}", agent=AGENT))
         work = Work(opened.ledger, session.session_id, view.turn.turn_id)
         await work.start_agent()
-        await work.run_tool(Content("x" * 100))
+        await work.run_tool(await _contents(root).store("x" * OUTPUT))
         if number == 0:
             await work.end(TurnState.STOPPED, "enough")
         works.append(work)
@@ -48,11 +55,11 @@ async def test_a_sound_ledger_holds(
     monkeypatch.setattr(verification, "BATCH_EVENTS", batch)
     monkeypatch.setattr(verification, "PAGE", min(batch, 200))
     await _fill(opened, tmp_path)
-    found = await VerificationService(opened.ledger).verify()
+    found = await VerificationService(opened.ledger, _contents(tmp_path)).verify()
     assert (found.found, found.findings) == (0, [])
     # The instance's stream, which has nothing here, and two Sessions.
     assert (found.streams, found.turns) == (3, 2)
-    assert found.events == 9
+    assert (found.events, found.blobs) == (9, 1)
 
 
 async def _tampered(url: str, root: Path, tamper: Tamper) -> tuple[Verification, Work]:
@@ -68,7 +75,7 @@ async def _tampered(url: str, root: Path, tamper: Tamper) -> tuple[Verification,
         tamper(connection)
         connection.commit()
     try:
-        return await VerificationService(ledger).verify(), work
+        return await VerificationService(ledger, _contents(root)).verify(), work
     finally:
         await ledger.close()
         await notifier.close()
@@ -111,6 +118,41 @@ async def test_what_was_tampered_with_is_found(sqlite_url: str, tmp_path: Path, 
     assert problem in found.findings[0].problem
     # The rest is checked all the same.
     assert (found.found, found.streams) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "orphan", "parent"),
+    [
+        (_sql("DELETE FROM turns WHERE state = 'stopped'"), "its turn_id", "'turns'"),
+        (_sql("DELETE FROM workspaces"), "its workspace_id", "'workspaces'"),
+        (_sql("UPDATE effects SET session_id = 'ses_nowhere'"), "its session_id ses_nowhere", "'sessions'"),
+        (_sql("INSERT INTO streams VALUES ('ses_lost', 'session', 0, X'')"), "its stream_id ses_lost", "'sessions'"),
+    ],
+)
+async def test_rows_that_refer_to_missing_ones_are_found(
+    sqlite_url: str, tmp_path: Path, tamper: Tamper, orphan: str, parent: str
+) -> None:
+    found, _ = await _tampered(sqlite_url, tmp_path, tamper)
+    problems = [item.problem for item in found.findings if item.stream_id.startswith("table/")]
+    assert problems
+    assert all("is an orphan" in problem and orphan in problem and parent in problem for problem in problems)
+
+
+async def test_a_missing_and_a_damaged_blob_are_found(opened: OpenLedger, tmp_path: Path) -> None:
+    work = await _fill(opened, tmp_path)
+    (blob,) = (path for path in (tmp_path / "blobs").glob("*/*") if len(path.name) == 64)
+    whole = blob.read_bytes()
+    blob.write_bytes(whole[:-1] + b"y")
+    service = VerificationService(opened.ledger, _contents(tmp_path))
+    found = await service.verify()
+    # Once, however many events name it.
+    assert [finding.stream_id for finding in found.findings] == [work.session_id]
+    assert found.findings[0].problem == f"Event 4 ('tool.finished'): The blob {blob.name} is damaged."
+    blob.unlink()
+    found = await service.verify()
+    assert f"The blob {blob.name} ({OUTPUT} bytes) is missing." in found.findings[0].problem
+    blob.write_bytes(whole)
+    assert (await service.verify()).found == 0
 
 
 def test_the_command_tells_by_its_exit_code(milepost: Milepost) -> None:

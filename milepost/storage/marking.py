@@ -1,0 +1,49 @@
+"""Which blobs and snapshots the ledger mentions.
+
+Every text and byte column of every table is searched for what looks like a digest, so that nothing that any part of
+the ledger refers to can be taken for unused, whatever a later release adds. A text that only happens to quote a digest
+keeps its blob as well; that costs space, never data.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, select, type_coerce
+
+from milepost.storage import schema
+from milepost.storage.columns import Utf8
+from milepost.storage.tables import metadata
+
+ROWS = 50
+_DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{40}(?:[0-9a-f]{24})?(?![0-9a-f])")
+_DERIVED = frozenset({"search_passages", "search_state"})
+
+
+def mentioned(conn: Connection, candidates: set[str]) -> set[str]:
+    """Those of `candidates` (SHA-1 or SHA-256, lowercase hexadecimal) that any row has."""
+    schema.verify(conn)
+    found: set[str] = set()
+    for table in metadata.sorted_tables:
+        columns = [_raw(column) for column in table.columns if isinstance(column.type, sa.LargeBinary | Utf8 | sa.Text)]
+        columns += [column for column in table.columns if _is_identifier(column)]
+        if table.name in _DERIVED or not columns:
+            continue
+        with conn.execution_options(yield_per=ROWS).execute(select(*columns)) as rows:
+            for row in rows:
+                for value in row:
+                    if value is not None and len(value) >= 40:
+                        data = value.encode() if isinstance(value, str) else bytes(value)
+                        found.update(digest.decode("ascii") for digest in _DIGEST.findall(data))
+        found &= candidates
+    return found
+
+
+def _is_identifier(column: sa.Column[Any]) -> bool:
+    return isinstance(column.type, sa.types.TypeDecorator) and not isinstance(column.type, Utf8)
+
+
+def _raw(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return type_coerce(column, sa.LargeBinary()) if isinstance(column.type, Utf8) else column

@@ -1,0 +1,1 @@
+"""Backup, restore and collection of what nothing uses."""
