@@ -21,6 +21,7 @@ from milepost.services.history import HistoryService
 from milepost.services.rewinds import RewindService
 from milepost.services.sessions import OpenSession, SessionService, workspace_folder
 from milepost.services.turns import BeginTurn, TurnService
+from milepost.services.verification import Finding, VerificationService
 from milepost.services.workspaces import WorkspaceGuard
 from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore
@@ -108,6 +109,11 @@ class Bench:
         """The Workspace's files with their texts."""
         found = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return {str(path.relative_to(self.folder)): path.read_text() for path in found}
+
+    async def verified(self) -> list[Finding]:
+        """What a check of the whole ledger finds."""
+        contents = Contents(FileBlobStore(self.folder.parent / "blobs"))
+        return (await VerificationService(self.ledger, contents).verify()).findings
 
     async def texts(self, turn_id: str) -> list[str]:
         """What the model of this turn gets, as texts."""

@@ -18,7 +18,6 @@ from milepost.services.forking import ForkCopier
 from milepost.services.forks import ForkFrom, ForkService
 from milepost.services.rewinds import RewindTo
 from milepost.services.turns import BeginTurn
-from milepost.services.verification import VerificationService
 from milepost.snapshots import GitSnapshots
 from tests.api.stack import Work
 from tests.rewind.conftest import Bench
@@ -73,7 +72,7 @@ async def test_the_copy_is_complete_and_the_source_untouched(bench: Bench) -> No
     verify_chain(events)
     forked = [decode_event(e.type, e.version, e.payload) for e in events if e.type == SessionForked.TYPE]
     assert forked == [SessionForked(session, 2, 2, 0, False, "anna")]
-    assert (await VerificationService(bench.ledger).verify()).findings == []
+    assert await bench.verified() == []
 
 
 async def test_points(bench: Bench) -> None:
@@ -211,7 +210,7 @@ async def test_a_kill_at_every_step(bench: Bench, tmp_path: Path, step: int, mon
     page, source = await bench.history.page(fork.session_id), await bench.history.page(session)
     assert told(page.entries) == told(source.entries)
     assert {path.name: path.read_text() for path in target.iterdir()} == {"a": "1", "b": "1"}
-    assert (await VerificationService(bench.ledger).verify()).findings == []
+    assert await bench.verified() == []
 
 
 async def test_a_folder_that_was_filled_meanwhile(bench: Bench, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from milepost.services.forks import ForkFrom
 from milepost.services.rewinds import RewindTo
 from milepost.services.search import SearchRequest, SearchService
 from milepost.services.turns import BeginTurn, RetryTurn
-from milepost.services.verification import VerificationService
 from milepost.storage import open_ledger, open_notifier
 from tests.api.stack import AGENT, Work
 from tests.rewind.conftest import Bench, make_bench
@@ -97,7 +96,7 @@ class Lives(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            assert self.run(VerificationService(self.ledger).verify()).findings == []
+            assert self.run(self.bench.verified()) == []
             self.run(self._searched())
         finally:
             self.run(self.ledger.close())
