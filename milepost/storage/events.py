@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from milepost.ledger.codec import encode
 from milepost.ports.ledger import NewEvent
 from milepost.storage.columns import check_identifier
 from milepost.storage.search import SqlSearchIndex
+from milepost.storage.shared import SharedPayloads
 from milepost.storage.statements import Prepared, insert_ignore
 from milepost.storage.tables import events, streams, turns
 
@@ -112,6 +114,7 @@ class SqlEventLog:
         self._conn = conn
         self._notify = notify
         self._index = index
+        self._shared = SharedPayloads(conn)
 
     def append(self, stream_id: str, kind: StreamKind, new: Sequence[NewEvent], at: int) -> list[int]:
         if not new:
@@ -132,6 +135,7 @@ class SqlEventLog:
             row = _row(stream_id, seq, item, when, head)
             head = row["hash"]
             known[item.key] = seq
+            row["payload"] = self._shared.packed(row["type"], item.turn_id, row["payload"])
             rows.append(row)
             added.append((seq, when, item.turn_id, item.event))
         if rows:
@@ -185,7 +189,7 @@ class SqlEventLog:
                 "page": max(0, min(limit, MAX_PAGE)),
             },
         )
-        return [_stored(row) for row in rows]
+        return [self._stored(row) for row in rows]
 
     def read_turn(self, stream_id: str, turn_id: str, *, types: Sequence[str] = ()) -> list[StoredEvent]:
         params: dict[str, Any] = {"stream": stream_id, "turn": turn_id}
@@ -193,11 +197,11 @@ class SqlEventLog:
             rows = self._conn.execute(_READ_TURN_TYPES, {**params, "types": list(types)})
         else:
             rows = self._conn.execute(_READ_TURN, params)
-        return [_stored(row) for row in rows]
+        return [self._stored(row) for row in rows]
 
     def find(self, stream_id: str, key: str) -> StoredEvent | None:
         row = self._conn.execute(_FIND, {"stream": stream_id, "key": key}).first()
-        return None if row is None else _stored(row)
+        return None if row is None else self._stored(row)
 
     def read_turns(self, stream_id: str, turn_ids: Sequence[str], *, types: Sequence[str]) -> list[StoredEvent]:
         if not turn_ids:
@@ -206,15 +210,16 @@ class SqlEventLog:
             raise InvalidInput(f"Events of {len(turn_ids)} turns at once are too many; at most {MAX_TURNS}.")
         params = {"turns": list(turn_ids), "types": list(types)}
         rows = self._conn.execute(_READ_TURNS, params)
-        return [_stored(row) for row in rows if row.stream_id == stream_id]
+        return [self._stored(row) for row in rows if row.stream_id == stream_id]
 
     def head(self, stream_id: str) -> tuple[int, bytes]:
         row = self._conn.execute(_GET_HEAD, {"stream": stream_id}).first()
         return (0, GENESIS) if row is None else (row.head_seq, row.head_hash)
 
-
-def _stored(row: Any) -> StoredEvent:
-    return StoredEvent(*row)
+    def _stored(self, row: Any) -> StoredEvent:
+        stored = StoredEvent(*row)
+        payload = self._shared.whole(stored.type, stored.payload)
+        return stored if payload is stored.payload else replace(stored, payload=payload)
 
 
 def _padded(values: set[str]) -> list[str]:

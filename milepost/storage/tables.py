@@ -95,6 +95,14 @@ events = Table(
     CheckConstraint("seq > 0", name="seq"),
 )
 
+shared_payloads = Table(
+    "shared_payloads",
+    metadata,
+    Column("digest", Identifier, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("digest"),
+)
+
 workspaces = Table(
     "workspaces",
     metadata,

@@ -202,7 +202,7 @@ async def test_the_triggers_are_there(ledger_url: str) -> None:
     else:
         query = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal"
     names = {str(name) for (name,) in sql(ledger_url, query)}
-    assert names >= {"events_no_update", "events_no_delete", "turns_terminal_once"}
+    assert names >= {"events_no_update", "events_no_delete", "shared_payloads_no_update", "turns_terminal_once"}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ import pytest
 from activities.conversation import DecodedEvents
 from milepost.ledger.chain import StoredEvent
 from milepost.storage import open_ledger, open_notifier
-from tests.support.driven import AGENT, CountedLedger, Driver, Work, short_memory
+from tests.support.driven import AGENT, CountedLedger, Driver, Work, short_memory, stored
 
 OUTPUT = 4_000
+OVERHEAD = 13_000
+"""Bytes that a turn with one call keeps beside what was said and printed: its rows, their hashes and ids, usage."""
 
 
 @pytest.fixture
@@ -53,6 +55,23 @@ async def test_the_work_of_a_begin_and_of_a_context_does_not_grow_with_the_sessi
     assert long[1] <= 1.1 * short[1]
     with short_memory(40):
         assert (await _next_turn(driver, session))[1] > long[1], "a longer memory is more work"
+
+
+async def test_what_is_said_and_printed_is_kept_once(driver: Driver, tmp_path: Path) -> None:
+    session = await driver.open()
+    with short_memory(0):
+        await driver.turn(session)
+        before = driver.unique
+        for _ in range(20):
+            await driver.turn(session)
+    said = driver.unique - before
+    await driver.ledger.close()
+    found = stored(tmp_path)
+    # Every table has a page of its own, however little there is in it.
+    kept = found.kept - 4096 * len(found.tables)
+    assert said > 20 * OUTPUT
+    assert said < kept < said + 21 * OVERHEAD
+    assert found.blobs == 0
 
 
 async def test_the_work_of_a_call_does_not_grow_with_the_turn(driver: Driver) -> None:

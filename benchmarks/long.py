@@ -1,0 +1,144 @@
+"""A long Session: what a turn costs at its beginning and at its end, and what is stored beside what was said.
+
+Usage: python -m benchmarks.long [--turns N] [--output BYTES] [--folder DIR] [--json]
+
+Turns are driven through the real services and activities, one command and one answer each, without Temporal and on
+SQLite (`tests/support/driven.py`). `--folder` should be in memory (/dev/shm): fsync is not what is measured here.
+Begins are measured in windows of 100 turns, and as instructions of SQLite's virtual machine, which no neighbor on the
+machine can disturb. `kept` is the ledger's tables with the blobs; indexes, also the search index, are told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from milepost.storage import open_ledger, open_notifier, upgrade
+from tests.support.driven import AGENT, CountedLedger, Driver, Work, short_memory, stored
+
+WINDOW = 100
+MAX_TURNS = 20_000
+LIMIT_SECONDS = 3_600
+FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
+
+
+class _Measure:
+    def __init__(self, driver: Driver, ledger: CountedLedger, session: str) -> None:
+        self.driver = driver
+        self.ledger = ledger
+        self.session = session
+
+    async def window(self) -> dict[str, float]:
+        """A window of turns whose begins are timed, then one begin and one read of the model's context in work."""
+        driver, times = self.driver, []
+        with short_memory(0):
+            for _ in range(WINDOW):
+                start = time.perf_counter()
+                turn = await driver.begin(self.session)
+                times.append(1000 * (time.perf_counter() - start))
+                await driver.prepare(self.session, turn)
+                await driver.answer(self.session, turn)
+        self.ledger.work = begin = Work()
+        turn = await driver.begin(self.session)
+        self.ledger.work = None
+        await driver.prepare(self.session, turn)
+        reads = []
+        for _ in range(5):
+            start = time.perf_counter()
+            context = await driver.conversations.whole(turn, AGENT, 1)
+            reads.append(1000 * (time.perf_counter() - start))
+        self.ledger.work = read = Work()
+        await driver.conversations.whole(turn, AGENT, 1)
+        self.ledger.work = None
+        with short_memory(0):
+            await driver.answer(self.session, turn)
+        return {
+            "begin p50 ms": round(statistics.median(times), 3),
+            "begin p95 ms": round(statistics.quantiles(times, n=20)[18], 3),
+            "begin instructions": begin.instructions,
+            "context messages": len(context.messages),
+            "context first read ms": round(reads[0], 1),
+            "context p50 ms": round(statistics.median(reads), 1),
+            "context instructions": read.instructions,
+        }
+
+
+async def measure(turns: int, output: int, folder: Path) -> dict[str, dict[str, float]]:
+    url = f"sqlite:///{folder}/ledger.db"
+    await upgrade(url)
+    notifier = await open_notifier(url)
+    ledger = CountedLedger(await open_ledger(url, notifier))
+    driver = Driver(ledger, notifier, folder, lambda: output)
+    session = await driver.open()
+    measure = _Measure(driver, ledger, session)
+    try:
+        with short_memory(0):
+            for _ in range(WINDOW):
+                await driver.turn(session)
+        results = {f"after {WINDOW} turns": await measure.window()}
+        done = 2 * WINDOW + 1
+        with short_memory(0):
+            while done + WINDOW + 1 < turns:
+                await driver.turn(session)
+                done += 1
+        results[f"after {done} turns"] = await measure.window()
+        payloads = await _payload_bytes(ledger, session)
+    finally:
+        await ledger.close()
+    found = await asyncio.to_thread(stored, folder)
+    unique = driver.unique
+    results["stored"] = {
+        "said and printed, MB": round(unique / 1e6, 2),
+        "payloads of events, MB": round(payloads / 1e6, 2),
+        "kept, MB": round(found.kept / 1e6, 2),
+        "kept / said and printed": round(found.kept / unique, 2),
+        "kept / payloads": round(found.kept / payloads, 2),
+        "indexes, MB": round(found.indexes / 1e6, 2),
+        **{
+            f"table {name}, MB": round(size / 1e6, 2)
+            for name, size in sorted(found.tables.items(), key=lambda item: -item[1])[:6]
+        },
+    }
+    return results
+
+
+async def _payload_bytes(ledger: CountedLedger, session: str) -> int:
+    """Bytes of the Session's distinct facts: an agent's start, which repeats in every turn, counts once."""
+    total, after, starts = 0, 0, set()
+    while page := await ledger.read(lambda tx: tx.events.read(session, after=after, limit=1000)):  # noqa: B023
+        after = page[-1].seq
+        for item in page:
+            if item.type == "agent.started":
+                starts.add(len(item.payload))
+            else:
+                total += len(item.payload)
+    return total + sum(starts)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--turns", type=int, default=10_000, help=f"at least 400, at most {MAX_TURNS}")
+    parser.add_argument("--output", type=int, default=10_000, help="bytes that each command prints")
+    parser.add_argument("--folder", default=FOLDER)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    turns, output = min(max(options.turns, 400), MAX_TURNS), min(max(options.output, 100), 1_000_000)
+    with tempfile.TemporaryDirectory(prefix="milepost-long-", dir=options.folder) as folder:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            results = await measure(turns, output, Path(folder))
+    if options.json:
+        print(json.dumps(results))
+        return
+    for title, figures in results.items():
+        print(f"## {title}")
+        for name, value in figures.items():
+            print(f"{name:32} {value}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
