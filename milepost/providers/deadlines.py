@@ -22,6 +22,7 @@ class CallClock:
         self._limits = config.timeouts
         self._began = asyncio.get_running_loop().time()
         self._total = self._began + config.timeouts.total
+        self._due = self._total
         self._scope = asyncio.timeout_at(None)
         self.error = self._passed("total", "did not finish within", config.timeouts.total)
 
@@ -35,13 +36,18 @@ class CallClock:
     def waiting(self) -> asyncio.Timeout:
         """A scope for the wait for the next delta."""
         self.error = self._passed("total", "did not finish within", self._limits.total)
-        self._scope = asyncio.timeout_at(self._total)
+        self._scope = asyncio.timeout_at(self._due)
         return self._scope
 
     def finishing(self) -> None:
         """The finish reason has come: what is left may take `TAIL_SECONDS`. Called inside a `waiting` scope."""
-        self._total = min(self._total, asyncio.get_running_loop().time() + TAIL_SECONDS)
-        self._scope.reschedule(self._total)
+        self._due = min(self._total, asyncio.get_running_loop().time() + TAIL_SECONDS)
+        self._scope.reschedule(self._due)
+
+    def resuming(self) -> None:
+        """More of the answer has come: the finish reason was not its end. Called inside a `waiting` scope."""
+        self._due = self._total
+        self._scope.reschedule(self._due)
 
     def _passed(self, field: str, text: str, seconds: float) -> ModelTimedOut:
         return ModelTimedOut(f"Provider '{self._name}' {text} {seconds:g} s.", field=f"timeouts.{field}")

@@ -32,6 +32,7 @@ from milepost.providers.sse import events, json_lines
 Delta = TextDelta | ReasoningDelta
 
 CUT = "The connection ended after the finish reason; usage may be missing."
+MAX_MEDIA_TYPE = 80
 LATE = "An event after the finish reason could not be read."
 
 
@@ -58,11 +59,13 @@ JSON_LINES = Stream("application/x-ndjson", json_lines)
 class Answer(Protocol):
     """One answer in the making.
 
-    `notes` are facts to record. `finished` turns true when the finish reason has come.
+    `notes` are facts to record. `finished` turns true when the finish reason has come, `resumed` when more of the
+    answer comes after it: some servers give a reason with each event, which then ends nothing.
     """
 
     notes: list[str]
     finished: bool
+    resumed: bool
 
     def feed(self, event: str) -> Iterable[Delta]:
         """Take in the data of one event.
@@ -140,7 +143,8 @@ class HttpEndpoint:
                 yield piece
             failure = self._failure(error, clock, begun)
             # A cut after the finish reason costs the usage, not the answer.
-            if not answer.finished or not isinstance(failure, ModelIncomplete | ModelTimedOut):
+            ended = answer.finished and not answer.resumed
+            if not ended or not isinstance(failure, ModelIncomplete | ModelTimedOut):
                 # Without a cause: the library's errors hold bodies and headers.
                 raise failure from None
             notes.append(CUT)
@@ -193,11 +197,10 @@ class HttpEndpoint:
         status = response.status_code
         body = connection.parsed(await _beginning(response) if status == 200 else await response.aread())
         if status == 200:
-            said = detail(connection.said(body), self._transport.redact)
+            redact = self._transport.redact
+            said, kind = detail(connection.said(body), redact), redact(redact.cut(kind, MAX_MEDIA_TYPE))
             return ModelUnavailable(
-                bounded(
-                    f"Provider '{self._config.name}' answered with {kind[:80]}, not with a stream of events: {said}"
-                ),
+                bounded(f"Provider '{self._config.name}' answered with {kind}, not with a stream of events: {said}"),
                 fix="Check that `base_url` is an endpoint of the provider's type.",
             )
         return self._refusal(self._wire.refusal(status, body), connection.retry_after(response.headers))
@@ -227,7 +230,9 @@ class HttpEndpoint:
             raise ModelAnswerMalformed(
                 f"Provider '{self._config.name}' sent JSON that is nested too deeply; the answer cannot be read."
             ) from None
-        if answer.finished and not finished:
+        if answer.resumed:
+            clock.resuming()
+        elif answer.finished and not finished:
             clock.finishing()
         return deltas
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,8 +53,7 @@ def text_of(owner: Mapping[str, Any], key: str, notes: list[str]) -> str:
     value = owner.get(key)
     if value is None or isinstance(value, str):
         return value or ""
-    if TEXT_DROPPED not in notes:
-        notes.append(TEXT_DROPPED)
+    note(notes, TEXT_DROPPED)
     return ""
 
 
@@ -75,6 +75,21 @@ def token_count(value: object) -> int | None:
         return None
     return int(value)
 
+
+def note(notes: list[str], text: str) -> None:
+    """Add a fact to record: each once, and at most `MAX_NOTES`."""
+    if len(notes) < MAX_NOTES and text not in notes:
+        notes.append(text)
+
+
+def kind_name(kind: object) -> str:
+    """A type as a note may name it: whole or not at all, since a part of anything might be a part of a key."""
+    return f"type '{kind}'" if isinstance(kind, str) and _KIND.fullmatch(kind) else "an unknown type"
+
+
+_KIND = re.compile(r"[A-Za-z_.]{1,40}")
+
+MAX_NOTES = 32
 
 TEXT_DROPPED = "A piece of the answer's text was no text and was left out."
 

@@ -97,6 +97,7 @@ def _said(error: ModelAPIError) -> str:
         inner = body.get("error", body)
         message = inner.get("message") or inner.get("detail") if isinstance(inner, Mapping) else inner
         return message if isinstance(message, str) else json.dumps(body, default=str)
-    if body:
-        return str(body)
+    if body or isinstance(error, ModelHTTPError):
+        # The library's words for an empty body say nothing that the status does not say.
+        return str(body or "")
     return error.message

@@ -18,6 +18,7 @@ from milepost.domain.errors import (
     ModelUnavailable,
 )
 from milepost.ports.models import ModelHealth, ModelInfo
+from milepost.providers.events import token_count
 from milepost.providers.faults import detail, status_error
 from milepost.providers.provider import EndpointConfig
 from milepost.security.redaction import Redactor
@@ -121,7 +122,10 @@ async def _fetch(config: EndpointConfig, http: httpx2.AsyncClient, path: str) ->
 
 def _shown(entry: str | ModelInfo, redact: Redactor) -> ModelInfo:
     info = ModelInfo(entry) if isinstance(entry, str) else entry
-    return ModelInfo(redact(redact.cut(info.model_id, MAX_NAME)), info.context_tokens, info.abilities)
+    # One line each: a name with a line end could pass for a line of ours.
+    return ModelInfo(
+        detail(redact.cut(info.model_id, MAX_NAME), redact), token_count(info.context_tokens) or None, info.abilities
+    )
 
 
 def _runs(config: EndpointConfig, redact: Redactor) -> str:

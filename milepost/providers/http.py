@@ -104,10 +104,10 @@ class EndpointTransport(httpx2.AsyncBaseTransport):
         kept = [(name, value) for name, value in request.headers.raw if name.lower() in self._kept]
         request.headers = httpx2.Headers([*kept, *self._headers])
         response = await self._inner.handle_async_request(request)
-        encoding = response.headers.get("content-encoding", "identity").lower()
-        if encoding not in ("", "identity"):
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.lower() not in ("", "identity"):
             await response.aclose()
-            said = self.redact.cut(encoding, 32)
+            said = self.redact(self.redact.cut(encoding, 32))
             raise ModelRequestRejected(
                 f"Provider '{self._config.name}' sent its answer compressed ({said}) though asked not to.",
                 fix="Switch off compression for this route in the server or the proxy before it.",

@@ -32,6 +32,16 @@ class Block:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+MIN_REPEATED = 16
+"""Characters of a signature from which on a longer piece that begins with them is taken as the whole one."""
+
+
+def joined_signature(before: str, piece: str) -> str:
+    """A signature and what comes of it next: one more piece, or all of it once more."""
+    again = len(before) >= MIN_REPEATED and piece.startswith(before)
+    return piece if again else before + piece
+
+
 def parts_of(blocks: Iterable[Block]) -> tuple[AssistantPart, ...]:
     """What the conversation holds of an answer."""
     return tuple(block.part for block in blocks if block.part is not None)

@@ -122,7 +122,7 @@ class ModelService:
             offline = isinstance(config, ScriptedProvider | RecordedProvider)
             said = "Calls no model." if offline else "Does not list its models; any name can be used."
             return replace(shape, detail=said)
-        return replace(shape, detail=f"Lists {len(models)}.", models=tuple(models))
+        return replace(shape, detail=_count(len(models)), models=tuple(models))
 
     async def _checked(self, route: Route, users: tuple[str, ...], call: bool) -> RouteCheck:
         shape = RouteCheck(route.provider, route.model, users, ok=False, detail="")
@@ -171,3 +171,7 @@ class ModelService:
             async for item in items:
                 answer = item if isinstance(item, ModelCompleted) else answer
         return answer
+
+
+def _count(models: int) -> str:
+    return f"{models or 'No'} {'model' if models < 2 else 'models'} listed."

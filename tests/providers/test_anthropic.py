@@ -25,6 +25,7 @@ from milepost.domain.messages import (
 )
 from milepost.domain.providers import AnthropicProfile, AnthropicProvider
 from milepost.domain.usage import Usage
+from milepost.providers.events import MAX_NOTES
 from milepost.providers.gateway import Gateway
 from tests.providers.conftest import KEY, READ, Make, hear, request, user
 from tests.providers.test_conformance import CALLS, RAW_A, chat
@@ -278,6 +279,20 @@ async def test_blocks_nobody_asked_for_are_left_out_and_said(fake: Endpoint, ser
     done = (await hear(fake(), request())).done
     assert done.message.parts == (TextPart("whole"),)
     assert "'server_tool_use'" in done.diagnostics[0]
+
+
+async def test_many_blocks_that_nobody_understands_are_a_few_notes_without_keys(make_gateway: Make) -> None:
+    kinds = [KEY * 3, *(f"kind_{'abcdefghij'[number % 10]}{'xyz' * (number // 10)}" for number in range(100))]
+    odd = [{"type": "content_block_start", "index": 9, "content_block": {"type": kind}} for kind in kinds]
+    server = AnthropicServer().start()
+    try:
+        server.plan(Reply(events=[*odd, *_events({"input_tokens": 1, "output_tokens": 1})]))
+        gateway = make_gateway(AnthropicProvider("fake", server.base_url, api_key="env:KEY"))
+        done = (await hear(gateway, request())).done
+    finally:
+        server.close()
+    assert done.message.text == "whole" and len(done.diagnostics) == MAX_NOTES
+    assert KEY[:14] not in str(done)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ Endpoint = Callable[..., Gateway]
 
 # Spaces, order, numbers and escapes that a JSON library would write otherwise.
 RAW_A = '{"path": "a.txt",  "n":1.0, "e":1E2, "s":"\\u00fc", "b":123456789012345678901}'
+LONG = "one two three four five"
 RAW_B = '{ "path":"b.txt" }'
 CALLS = [{"name": "read_file", "arguments": RAW_A}, {"name": "read_file", "arguments": RAW_B}]
 CALL = CALLS[:1]
@@ -230,6 +231,39 @@ async def test_a_stall_after_the_finish_reason_ends_soon(
     assert done.message.text == "whole" and done.usage.complete is not bool(wire.late)
 
 
+async def early_finish(wire: Wire, server: WireServer, gateway: Gateway) -> tuple[list[Any], int]:
+    """The events of an answer whose finish reason stands in its middle, and where."""
+    await hear(gateway, request())
+    body, reply = server.chats[0].body, Reply(text=LONG)
+    events = list(server.payloads(body, reply))
+    at = wire.events_to_finish(server, body, reply) - 1
+    middle = at // 2
+    return [*events[:middle], events[at], *events[middle:at]], middle
+
+
+@pytest.mark.parametrize("fault", ["fin", "rst"])
+async def test_a_cut_after_a_finish_reason_that_ended_nothing_is_no_answer(
+    wire: Wire, fake: Endpoint, server: WireServer, fault: str
+) -> None:
+    events, middle = await early_finish(wire, server, gateway := fake())
+    server.plan(Reply(events=events, fault=fault, fault_after=middle + 3))
+    with pytest.raises(ModelIncomplete):
+        await hear(gateway, request())
+    server.plan(Reply(events=events))
+    assert (await hear(gateway, request())).done.message.text == LONG
+
+
+async def test_a_finish_reason_that_ended_nothing_leaves_the_answer_its_time(
+    wire: Wire, fake: Endpoint, server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, middle = await early_finish(wire, server, gateway := fake())
+    monkeypatch.setattr("milepost.providers.deadlines.TAIL_SECONDS", 0.2)
+    texts = [event if isinstance(event, str) else server.frame(event) for event in events]
+    # The reason and what follows it come in one piece, the rest long after what may follow a reason.
+    server.plan(Reply(events=["".join(texts[: middle + 2]), "".join(texts[middle + 2 :])], delay=0.4))
+    assert (await hear(gateway, request())).done.message.text == LONG
+
+
 async def test_an_error_event_in_a_good_stream_is_an_error(fake: Endpoint, server: WireServer) -> None:
     server.plan(Reply(text="one two three four", fault="error_event"))
     with pytest.raises(ModelUnavailable, match="the slot failed"):
@@ -387,6 +421,20 @@ async def test_compressed_answers_are_refused(fake: Endpoint, server: WireServer
     server.plan(Reply(text="x", headers={"Content-Encoding": "gzip"}))
     with pytest.raises(ModelRequestRejected, match="gzip"):
         await hear(fake(), request())
+
+
+async def test_a_key_in_the_headers_of_an_answer_is_hidden(wire: Wire, server: WireServer, make_gateway: Make) -> None:
+    key = "Team-0123456789ABCDEF-" + "Xy" * 20
+    gateway = make_gateway(wire.made(server, api_key="env:KEY"), secrets=Secrets({"env:KEY": key}))
+    said = []
+    for name in ("Content-Type", "Content-Encoding", "Location"):
+        for status in (200, 307):
+            server.plan(Reply(text="x", status=status, headers={name: f"text/{key}"}))
+            try:
+                await hear(gateway, request())
+            except ModelError as error:
+                said.append(f"{error} {error.fix}".lower())
+    assert len(said) >= 4 and not [text for text in said if key[:16].lower() in text]
 
 
 @pytest.mark.parametrize("how", ["aclose", "cancel"])

@@ -99,3 +99,24 @@ async def test_a_list_that_never_comes_is_timed(endpoint: Endpoint, monkeypatch:
     monkeypatch.setattr(health, "_fetch", fetch)
     with pytest.raises(ModelTimedOut):
         await endpoint().models("fake")
+
+
+async def test_names_are_one_line_and_windows_are_numbers_of_tokens(
+    make_gateway: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [
+        {"name": "models/a\nok   other (openai): 9 models listed.", "inputTokenLimit": True},
+        {"name": "models/b\x1b[31m", "inputTokenLimit": -5},
+        {"name": "models/c", "inputTokenLimit": 10**300},
+        {"name": "models/d", "inputTokenLimit": 8_192},
+    ]
+    wire = next(wire for wire in WIRES if wire.name == "gemini")
+    monkeypatch.setattr(wire.server, "listed", lambda self: {"models": entries})
+    server = wire.server().start()
+    try:
+        found = await make_gateway(wire.made(server)).models("fake")
+    finally:
+        server.close()
+    assert found is not None
+    assert [info.model_id for info in found] == ["a ok other (openai): 9 models listed.", "b [31m", "c", "d"]
+    assert [info.context_tokens for info in found] == [None, None, None, 8_192]

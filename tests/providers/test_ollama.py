@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from milepost.domain.providers import OllamaProfile, OllamaProvider
 from milepost.domain.usage import Usage
 from milepost.providers.gateway import Gateway
 from milepost.providers.ollama.recovery import MAX_RECOVERED, MAX_TEXT, written_calls
+from milepost.providers.raw_json import raw_at
 from tests.providers.conftest import READ, Make, hear, request
 from tests.providers.test_conformance import CALLS, chat
 from tests.support.ollama_server import OllamaServer
@@ -167,6 +169,25 @@ async def test_several_calls_in_tags_are_recovered_in_order(ollama: Endpoint, se
     done = (await hear(ollama(), request(tools=(READ,)))).done
     assert [call.arguments.text for call in done.message.calls] == [RAW, RAW.replace("a.txt", "b.txt")]
     assert len({call.call_id for call in done.message.calls}) == 2
+
+
+async def test_all_calls_of_a_large_event_are_read_in_one_go(
+    ollama: Endpoint, server: OllamaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def counted(text: str, *path: str | int) -> str | None:
+        read.append(len(text))
+        return raw_at(text, *path)
+
+    monkeypatch.setattr("milepost.providers.ollama.answer.raw_at", counted)
+    calls = [{"function": {"name": "read_file", "arguments": {"path": f"{at}"}}} for at in range(1_000)]
+    event = {"message": {"content": "", "tool_calls": calls}, "done": True, "prompt_eval_count": 1, "eval_count": 1}
+    server.plan(Reply(events=[event]))
+    done = (await hear(ollama(), request(tools=(READ,)))).done
+    assert [call.arguments.text for call in done.message.calls] == [f'{{"path": "{at}"}}' for at in range(1_000)]
+    # The whole event once, and each call once.
+    assert sum(read) < 3 * len(json.dumps(event))
 
 
 @given(st.text(max_size=200) | st.text(st.sampled_from('{}[]":,`<>/_ntoolcal \n\\'), max_size=60))

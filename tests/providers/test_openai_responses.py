@@ -168,6 +168,18 @@ async def test_an_item_of_another_kind_is_said_and_left_out(openai: Endpoint, se
     assert any("web_search_call" in line for line in done.diagnostics)
 
 
+async def test_what_comes_with_the_last_event_only_is_the_answer(openai: Endpoint, server: ResponsesServer) -> None:
+    output = [
+        {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "id": "f", "call_id": "c", "name": "read_file", "arguments": '{"path":"a"}'},
+    ]
+    ended = {"status": "completed", "output": output, "usage": {"input_tokens": 1, "output_tokens": 2}}
+    server.plan(Reply(events=[{"type": "response.completed", "response": ended}]))
+    heard = await hear(openai(), request(tools=(READ,)))
+    assert heard.text == heard.done.message.text == "I look."
+    assert [(call.call_id, call.arguments.text) for call in heard.done.message.calls] == [("c", '{"path":"a"}')]
+
+
 async def test_used_up_credit_is_not_a_rate_limit(openai: Endpoint, server: ResponsesServer) -> None:
     server.plan(Reply(status=429, body='{"error": {"message": "no credit left", "code": "insufficient_quota"}}'))
     with pytest.raises(ModelRequestRejected, match="no credit left"):

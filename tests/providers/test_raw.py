@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from milepost.domain.content import Content
 from milepost.domain.messages import AssistantMessage, AssistantPart, ReasoningPart, TextPart, ToolCallPart
 from milepost.domain.providers import MistralProvider
+from milepost.providers.events import MAX_NOTES, kind_name, note
 from milepost.providers.raw_json import RawJson, encode, raw_at, raw_items
-from milepost.providers.sealed import Block, parts_of, seal, unseal
+from milepost.providers.sealed import Block, joined_signature, parts_of, seal, unseal
 from milepost.providers.sse import events
 from milepost.providers.wire import WireIds, wire_arguments
 
@@ -140,3 +141,23 @@ def test_arguments_that_go_out_are_always_an_object(raw: str) -> None:
     sent.encode()
     json.dumps(parsed, ensure_ascii=False).encode()
     assert wire_arguments(sent) == sent
+
+
+@given(st.text("AB", min_size=16, max_size=64), st.integers(1, 15))
+def test_a_signature_is_whole_in_whichever_pieces_it_comes(signature: str, size: int) -> None:
+    joined = ""
+    for start in range(0, len(signature), size):
+        joined = joined_signature(joined, signature[start : start + size])
+    assert joined == signature
+    # Whole once more, as some servers end it.
+    assert joined_signature(joined, signature) == signature
+
+
+def test_notes_are_few_and_name_no_piece_of_a_key() -> None:
+    notes: list[str] = []
+    for number in range(10_000):
+        note(notes, f"note {number % 100}")
+    assert len(notes) == MAX_NOTES == len(set(notes))
+    assert kind_name("server_tool_use") == "type 'server_tool_use'"
+    for kind in ("k" * 41, "key-1", "", None, 7, "type\n"):
+        assert kind_name(kind) == "an unknown type"

@@ -15,10 +15,10 @@ from milepost.providers.anthropic.usage import UsageReports
 from milepost.providers.call_ids import generated_call_id
 from milepost.providers.calls import MAX_CALLS, usable_id
 from milepost.providers.endpoint import Delta
-from milepost.providers.events import event_object, member, text_of, tool_name
+from milepost.providers.events import event_object, kind_name, member, note, text_of, tool_name
 from milepost.providers.faults import Refusal, malformed
 from milepost.providers.raw_json import raw_at
-from milepost.providers.sealed import Block
+from milepost.providers.sealed import Block, joined_signature
 
 STATUS_OF = {
     "invalid_request_error": 400,
@@ -73,6 +73,7 @@ class MessageAnswer:
         self._made = 0
         self.notes: list[str] = []
         self.finished = False
+        self.resumed = False
 
     def feed(self, event: str) -> Iterable[Delta]:
         value = event_object(self._provider, event)
@@ -81,10 +82,9 @@ class MessageAnswer:
                 message = member(self._provider, value, "message", "a message")
                 self._model = text_of(message, "model", [])
                 self._reports.add(message.get("usage"), end=False)
-            case "content_block_start":
-                return self._start(value, event)
-            case "content_block_delta":
-                return self._delta(value, event)
+            case "content_block_start" | "content_block_delta" as kind:
+                self.resumed = self.finished
+                return self._start(value, event) if kind == "content_block_start" else self._delta(value, event)
             case "message_delta":
                 self._message_delta(value)
             case "error":
@@ -112,7 +112,7 @@ class MessageAnswer:
                     # As it is written: no reader's numbers and escapes.
                     opened.begun = raw_at(text, "content_block", "input") or ""
             case kind:
-                self.notes.append(f"A block of type '{kind[:40]}' is not understood and was left out.")
+                note(self.notes, f"A block of {kind_name(kind)} is not understood and was left out.")
         self._blocks.append(opened)
         index = event.get("index")
         if isinstance(index, int):
@@ -139,8 +139,7 @@ class MessageAnswer:
                 piece = text_of(delta, "thinking", self.notes)
             case "signature_delta":
                 piece, signature = "", text_of(delta, "signature", [])
-                # In pieces, or whole once more.
-                block.signature = signature if signature.startswith(block.signature) else block.signature + signature
+                block.signature = joined_signature(block.signature, signature)
             case "input_json_delta":
                 sent = delta.get("partial_json")
                 piece = sent if isinstance(sent, str) else raw_at(text, "delta", "partial_json") or ""

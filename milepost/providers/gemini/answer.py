@@ -15,7 +15,7 @@ from milepost.providers.answers import Ending
 from milepost.providers.call_ids import generated_call_id
 from milepost.providers.calls import MAX_CALLS, usable_id
 from milepost.providers.endpoint import Delta
-from milepost.providers.events import event_object, items, member, text_of, tool_name
+from milepost.providers.events import event_object, items, kind_name, member, note, text_of, tool_name
 from milepost.providers.gemini.refusals import refusal_of
 from milepost.providers.gemini.usage import usage_of
 from milepost.providers.raw_json import raw_at, raw_items
@@ -35,6 +35,9 @@ _FINISH = {
 
 _NO_CALL = {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"}
 """The model began a call that the service did not pass on."""
+
+MAX_NAMES = 4
+"""Members of a part that nobody understands, in a note."""
 
 _UNSAID = {None, "", "FINISH_REASON_UNSPECIFIED"}
 
@@ -66,6 +69,7 @@ class ContentAnswer:
         self._refusal: str | None = None
         self.notes: list[str] = []
         self.finished = False
+        self.resumed = False
 
     def feed(self, event: str) -> Iterable[Delta]:
         value = event_object(self._provider, event)
@@ -86,6 +90,7 @@ class ContentAnswer:
                 self._call(part, written[at])
             else:
                 deltas += self._text(part)
+        self.resumed = self.resumed or (self.finished and bool(deltas or written))
         self._finish(candidates[0])
         return deltas
 
@@ -107,8 +112,8 @@ class ContentAnswer:
         signature = part.get("thoughtSignature")
         signature = signature if isinstance(signature, str) and signature else None
         if "text" not in part and signature is None:
-            names = ", ".join(sorted(part))[:80]
-            self._note(f"A part of the answer is not understood and was left out ({names}).")
+            names = ", ".join(kind_name(name) for name in sorted(part)[:MAX_NAMES])
+            note(self.notes, f"A part of the answer is not understood and was left out ({names}).")
             return []
         text = text_of(part, "text", self.notes)
         if not text and signature is None:
@@ -123,10 +128,6 @@ class ContentAnswer:
         if not text:
             return []
         return [ReasoningDelta(text) if kind == "thought" else TextDelta(text)]
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
     def _call(self, part: dict[str, Any], written: str) -> None:
         function = member(self._provider, part, "functionCall", "a function call")

@@ -13,11 +13,11 @@ from milepost.ports.models import ModelRequest, ReasoningDelta, TextDelta
 from milepost.providers.answers import Ending
 from milepost.providers.calls import CallAssembler
 from milepost.providers.endpoint import Delta
-from milepost.providers.events import TEXT_DROPPED, event_object, items, member, text_of, tool_name
+from milepost.providers.events import TEXT_DROPPED, event_object, items, kind_name, member, note, text_of, tool_name
 from milepost.providers.faults import Refusal, malformed
 from milepost.providers.openai_compatible.usage import last_usage
 from milepost.providers.raw_json import raw_at, raw_items
-from milepost.providers.sealed import Block
+from milepost.providers.sealed import Block, joined_signature
 
 _FINISH = {
     "stop": FinishReason.STOP,
@@ -52,6 +52,7 @@ class CompletionAnswer:
         self._raw = ""
         self.notes: list[str] = []
         self.finished = False
+        self.resumed = False
 
     def feed(self, event: str) -> Iterable[Delta]:
         if event.strip() == "[DONE]":
@@ -71,6 +72,7 @@ class CompletionAnswer:
         deltas = self._content(delta.get("content"))
         if delta.get("tool_calls"):
             self._calls(delta, event)
+        self.resumed = self.resumed or (self.finished and bool(deltas or delta.get("tool_calls")))
         self._finish(choices[0].get("finish_reason"))
         return deltas
 
@@ -81,7 +83,7 @@ class CompletionAnswer:
         if content is None:
             return []
         if not isinstance(content, list):
-            self._note(TEXT_DROPPED)
+            note(self.notes, TEXT_DROPPED)
             return []
         deltas: list[Delta] = []
         for chunk in content:
@@ -91,14 +93,10 @@ class CompletionAnswer:
                 case {"type": "thinking"}:
                     deltas += self._thinking(chunk)
                 case {"type": str(kind)}:
-                    self._note(f"A chunk of type '{kind[:40]}' is not understood and was left out.")
+                    note(self.notes, f"A chunk of {kind_name(kind)} is not understood and was left out.")
                 case _:
                     raise malformed(self._provider, chunk, "a chunk of content", "an object with a type")
         return deltas
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
     def _text(self, text: str) -> list[Delta]:
         if not text:
@@ -113,9 +111,7 @@ class CompletionAnswer:
         pieces = [text_of(piece, "text", self.notes) for piece in inner if isinstance(piece, Mapping)]
         run.pieces += pieces
         if signature := text_of(chunk, "signature", []):
-            # In pieces, or whole once more.
-            before = run.extra.get("signature", "")
-            run.extra["signature"] = signature if signature.startswith(before) else before + signature
+            run.extra["signature"] = joined_signature(run.extra.get("signature", ""), signature)
         run.extra["closed"] = True
         return [ReasoningDelta(piece) for piece in pieces if piece]
 

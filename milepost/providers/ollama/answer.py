@@ -17,7 +17,7 @@ from milepost.providers.endpoint import Delta
 from milepost.providers.events import event_object, items, member, text_of, token_count, tool_name
 from milepost.providers.faults import Refusal
 from milepost.providers.ollama.recovery import written_calls
-from milepost.providers.raw_json import raw_at
+from milepost.providers.raw_json import raw_at, raw_items
 from milepost.providers.sealed import Block
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
@@ -41,6 +41,7 @@ class ChatAnswer:
         self._made = 0
         self.notes: list[str] = []
         self.finished = False
+        self.resumed = False
 
     def feed(self, event: str) -> Iterable[Delta]:
         value = event_object(self._provider, event)
@@ -49,8 +50,13 @@ class ChatAnswer:
         self._model = self._model or text_of(value, "model", [])
         message = member(self._provider, value, "message", "a message")
         deltas = [*self._text(message, "thinking"), *self._text(message, "content")]
-        for number, call in enumerate(items(self._provider, message, "tool_calls", "a tool call")):
-            self._call(call, raw_at(event, "message", "tool_calls", number, "function", "arguments"))
+        calls = items(self._provider, message, "tool_calls", "a tool call")
+        if calls:
+            # Once for all of them: each look at the text reads all of it.
+            written = raw_items(raw_at(event, "message", "tool_calls") or "[]")
+            for call, text in zip(calls, written, strict=True):
+                self._call(call, raw_at(text, "function", "arguments"))
+        self.resumed = self.resumed or (self.finished and bool(deltas or calls))
         if value.get("done") is True and not self.finished:
             self._end(value)
         return deltas

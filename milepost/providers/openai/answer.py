@@ -15,7 +15,7 @@ from milepost.providers.answers import Ending
 from milepost.providers.call_ids import generated_call_id
 from milepost.providers.calls import MAX_CALLS, usable_id
 from milepost.providers.endpoint import Delta
-from milepost.providers.events import event_object, items, member, text_of, token_count, tool_name
+from milepost.providers.events import event_object, items, kind_name, member, note, text_of, token_count, tool_name
 from milepost.providers.faults import Refusal
 from milepost.providers.sealed import Block
 
@@ -76,10 +76,13 @@ class ResponseAnswer:
         self._made = 0
         self.notes: list[str] = []
         self.finished = False
+        self.resumed = False
 
     def feed(self, event: str) -> Iterable[Delta]:
         value = event_object(self._provider, event)
         kind = str(value.get("type"))
+        if kind.startswith("response.output_item.") or kind in _KINDS:
+            self.resumed = self.finished
         match kind:
             case "response.output_item.added":
                 self._begin(value, member(self._provider, value, "item", "an output item"))
@@ -104,7 +107,7 @@ class ResponseAnswer:
             begun.tool = tool_name(self._provider, item.get("name"))
             begun.call_id = self._call_id(item.get("call_id"))
         elif kind not in _NOT_KEPT:
-            self.notes.append(f"An output item of type '{kind[:40]}' is not understood and was left out.")
+            note(self.notes, f"An output item of {kind_name(kind)} is not understood and was left out.")
         self._items.append(begun)
         index = event.get("output_index")
         if isinstance(index, int):
@@ -152,7 +155,10 @@ class ResponseAnswer:
         whole = member(self._provider, event, "item", "an output item")
         kind = str(whole.get("type"))
         known = self._find({**event, "item_id": whole.get("id")}, kind) if self._items else self._begin(event, whole)
-        known.whole = whole
+        return self._take(known, whole, kind)
+
+    def _take(self, known: _Item, whole: Mapping[str, Any], kind: str) -> Iterable[Delta]:
+        known.whole = dict(whole)
         if kind == "function_call":
             known.tool = known.tool or tool_name(self._provider, whole.get("name"))
         if known.pieces:
@@ -183,7 +189,14 @@ class ResponseAnswer:
         reason = details.get("reason") if isinstance(details, dict) else None
         self._raw = str(reason or response.get("status") or "completed")
         self._finish = FinishReason.STOP if self._raw == "completed" else _CUT.get(self._raw, FinishReason.OTHER)
-        return ()
+        return () if self._items else self._unstreamed(response)
+
+    def _unstreamed(self, response: Mapping[str, Any]) -> Iterable[Delta]:
+        """What a server that does not stream says with its last event only."""
+        deltas: list[Delta] = []
+        for index, item in enumerate(items(self._provider, response, "output", "an output item")):
+            deltas += self._take(self._begin({"output_index": index}, item), item, str(item.get("type")))
+        return deltas
 
     def blocks(self) -> list[Block]:
         # Ids and phases mean something to the service beside its own reasoning only.

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from milepost.providers.sealed import joined_signature
 from milepost.providers.wire import wire_text
 
 _JOINED = ("text", "summary")
@@ -34,8 +35,7 @@ class ReasoningDetails:
             if key in _JOINED and isinstance(before, str) and isinstance(value, str):
                 last[key] = before + value
             elif key == "signature" and isinstance(before, str) and isinstance(value, str):
-                # In pieces, or whole once more.
-                last[key] = value if value.startswith(before) else before + value
+                last[key] = joined_signature(before, value)
             elif before is None:
                 last[key] = value
 

@@ -39,6 +39,7 @@ from milepost.providers.wire import wire_text
 
 _DEFAULT_TAGS = ("<think>", "</think>")
 _NO_TAGS = ("", "")
+_REASONING = ("reasoning", "reasoning_content")
 
 
 def library_profile(profile: EndpointProfile) -> OpenAIModelProfile:
@@ -141,17 +142,25 @@ class ChatStream(OpenAIStreamedResponse):
     assembler: CallAssembler = field(default_factory=lambda: CallAssembler(""), init=False)
     max_events: int = field(default=0, init=False)
     on_finish: Callable[[], None] = field(default=lambda: None, init=False)
+    on_resume: Callable[[], None] = field(default=lambda: None, init=False)
     raw_finish: str | None = field(default=None, init=False)
+    resumed: bool = field(default=False, init=False)
     usage_reports: list[Mapping[str, Any]] = field(default_factory=list, init=False)
     events_seen: int = field(default=0, init=False)
     details: ReasoningDetails = field(default_factory=ReasoningDetails, init=False)
     notes: list[str] = field(default_factory=list, init=False)
 
-    def begin(self, idempotency_key: str, max_events: int, on_finish: Callable[[], None]) -> None:
-        """Set what the library's constructor has no room for. `on_finish` is called at the finish reason."""
+    def begin(
+        self, idempotency_key: str, max_events: int, on_finish: Callable[[], None], on_resume: Callable[[], None]
+    ) -> None:
+        """Set what the library's constructor has no room for.
+
+        `on_finish` is called at the finish reason, `on_resume` when more of the answer comes after it.
+        """
         self.assembler = CallAssembler(idempotency_key)
         self.max_events = max_events
         self.on_finish = on_finish
+        self.on_resume = on_resume
 
     async def deltas(self) -> AsyncGenerator[TextDelta | ReasoningDelta, None]:
         """Text and reasoning as they come; calls and usage are complete when this ends."""
@@ -183,11 +192,18 @@ class ChatStream(OpenAIStreamedResponse):
                 continue
             if chunk.choices and (extra := chunk.choices[0].delta and chunk.choices[0].delta.model_extra):
                 self.details.add(extra.get("reasoning_details"))
-            finish = chunk.choices[0].finish_reason if chunk.choices else None
-            if finish and self.raw_finish is None:
-                self.raw_finish = finish
-                self.on_finish()
+            if chunk.choices:
+                self._note_finish(chunk.choices[0])
             yield chunk
+
+    def _note_finish(self, choice: chat_completion_chunk.Choice) -> None:
+        if self.raw_finish is None and choice.finish_reason:
+            self.raw_finish = choice.finish_reason
+            self.on_finish()
+        elif self.raw_finish is not None and _says_more(choice.delta):
+            # Some servers give a reason with each event, which then ends nothing.
+            self.resumed = True
+            self.on_resume()
 
     def _tidy(self, chunk: ChatCompletionChunk) -> bool:
         """Whether the event can be read. After the finish reason the answer is whole, whatever else comes."""
@@ -228,6 +244,11 @@ class ChatStream(OpenAIStreamedResponse):
                 if isinstance(event, PartStartEvent):
                     self._advance_part_boundary("tool")
                 yield event
+
+
+def _says_more(delta: chat_completion_chunk.ChoiceDelta | None) -> bool:
+    extra = (delta.model_extra if delta is not None else None) or {}
+    return bool(delta and (delta.content or delta.tool_calls or any(extra.get(name) for name in _REASONING)))
 
 
 def _raw_arguments(sent: object) -> str | None:

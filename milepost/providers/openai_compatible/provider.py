@@ -90,7 +90,7 @@ class Endpoint:
         try:
             async with AsyncExitStack() as stack:
                 stream = await _open(stack, model, messages, settings, parameters, clock)
-                stream.begin(request.idempotency_key, config.limits.events, clock.finishing)
+                stream.begin(request.idempotency_key, config.limits.events, clock.finishing, clock.resuming)
                 async with aclosing(stream.deltas()) as deltas:
                     while True:
                         async with clock.waiting():
@@ -105,7 +105,8 @@ class Endpoint:
             passed = clock.error if isinstance(error, TimeoutError) else None
             failure = passed or model_error(error, config, redact, begun=stream is not None)
             # A cut after the finish reason costs the usage, not the answer.
-            if stream is None or stream.raw_finish is None or not isinstance(failure, ModelIncomplete | ModelTimedOut):
+            ended = stream is not None and stream.raw_finish is not None and not stream.resumed
+            if stream is None or not ended or not isinstance(failure, ModelIncomplete | ModelTimedOut):
                 # Without a cause: the library's errors hold bodies and headers.
                 raise failure from None
             diagnostics.append("The connection ended after the finish reason; usage may be missing.")
