@@ -74,7 +74,8 @@ def _print_rewind(call: Invocation, rewind: Json) -> None:
     to = f"turn {rewind['to_number']}" if rewind["to_number"] else "before the first turn"
     why = f": {escape(short(rewind['reason'], 200))}" if rewind["reason"] else ""
     count = counted(rewind["superseded"], "turn")
-    call.out.line(f"[yellow]── Rewound to {to}; {count} up to {rewind['last_number']} no longer count{why} ──[/]")
+    verb = "counts" if rewind["superseded"] == 1 else "count"
+    call.out.line(f"[yellow]── Rewound to {to}; {count} up to {rewind['last_number']} no longer {verb}{why} ──[/]")
     call.out.line()
 
 
@@ -116,7 +117,10 @@ def print_entry(call: Invocation, turn: Json) -> None:
 
     style = {"completed": "green", "running": "cyan", "stopped": "yellow"}.get(turn["state"], "red")
     status = turn["status"] if turn["state"] == "running" else turn["state"]
-    call.out.line(f"[bold]Turn {turn['number']}[/] [{style}]{status}[/] · {turn['created_at']} · {turn['turn_id']}")
+    old = " · [yellow]superseded[/]" if turn["superseded"] else ""
+    call.out.line(
+        f"[bold]Turn {turn['number']}[/] [{style}]{status}[/]{old} · {turn['created_at']} · {turn['turn_id']}"
+    )
     call.out.line(f"[dim]Asked:[/] {escape(short(turn['request'], 300))}")
     for tool in turn["tools"]:
         mark = mark_of(tool["state"], is_error=tool["is_error"], ended=turn["state"] != "running")
@@ -127,7 +131,9 @@ def print_entry(call: Invocation, turn: Json) -> None:
         call.out.line(escape(printable(turn["output"])))
     if turn["error"]:
         call.out.line(f"[red]{escape(turn['error']['code'])}: {escape(short(turn['error']['message'], 500))}[/]")
-    call.out.line(f"[dim]{_tokens(turn['usage'])} · {escape(turn['temporal_url'])}[/]")
+    # A copy never had a workflow.
+    where = f"copied from {turn['copied_from']}" if turn["copied_from"] else turn["temporal_url"]
+    call.out.line(f"[dim]{_tokens(turn['usage'])} · {escape(where)}[/]")
     call.out.line()
 
 

@@ -88,7 +88,9 @@ async def fork(
             call.out.line("No state of files is recorded for that point; they would be taken as they are now.")
     else:
         call.out.line(report["session"]["session_id"])
-        call.out.note(f"{counted(report['turns'], 'turn')} copied into {report['session']['workspace']['path']}.")
+        folder = report["session"]["workspace"]["path"]
+        where = "with the files of that point in" if files else "it works on the files in"
+        call.out.note(f"{counted(report['turns'], 'turn')} copied, {where} {folder}.")
     if report["omitted"]:
         call.out.note(f"{counted(report['omitted'], 'earlier turn')} left out.", style="yellow")
     if report["state"] in ("copying", "failed"):

@@ -70,7 +70,11 @@ class Shadow:
     def take(self) -> Snapshot:
         """The present state. An index that cannot be used is made anew, once."""
         if not self._folder.is_dir():
-            raise SnapshotFailed(f"The Workspace's folder {self._folder} does not exist.")
+            raise SnapshotFailed(
+                f"The Workspace's folder {self._folder} does not exist.",
+                fix="Put it back, or have its last known files in a new folder: "
+                "milepost session fork SESSION --files --workspace DIR",
+            )
         _write(self._ignores, outer_patterns(self._folder))
         self._git.excludes = self._ignores
         try:

@@ -98,6 +98,7 @@ def turn_with(state: str, tools: list[dict[str, Any]], **changed: Any) -> dict[s
     cost = {"amount": "0", "currency": "USD", "complete": True}
     turn = {"turn_id": "trn_1", "session_id": "ses_1", "number": 1, "state": state, "status": "working"}
     turn |= {"created_at": "now", "request": "Go", "output": "", "error": None, "temporal_url": "http://temporal/x"}
+    turn |= {"superseded": False, "copied_from": None}
     return turn | {"agents": [], "tools": tools, "usage": usage | {"complete": True, "cost": cost}} | changed
 
 
@@ -131,22 +132,30 @@ def test_history_shows_where_it_was_rewound(ask: Ask) -> None:
         {"to_number": 0, "last_number": 3, "superseded": 1, "reason": None},
         {"to_number": 1, "last_number": 2, "superseded": 1, "reason": "wrong [way]"},
     ]
-    turns = [turn_with("completed", [], number=number) for number in (4, 3, 1)]
+    turns = [turn_with("completed", [], number=number, superseded=number == 3) for number in (4, 3, 1)]
     page = {"session_id": "ses_1", "turns": turns, "rewinds": rewinds, "next_cursor": None}
     lines = [
         line
         for line in ask(lambda request: page, "history", "ses_1").stdout.splitlines()
         if line[:4] in ("Turn", "── R")
     ]
+    assert lines[2].startswith("Turn 3 completed · superseded · now")
     assert [line.split(" · ")[0] for line in lines] == [
         "Turn 4 completed",
-        "── Rewound to before the first turn; 1 turn up to 3 no longer count ──",
+        "── Rewound to before the first turn; 1 turn up to 3 no longer counts ──",
         "Turn 3 completed",
-        "── Rewound to turn 1; 1 turn up to 2 no longer count: wrong [way] ──",
+        "── Rewound to turn 1; 1 turn up to 2 no longer counts: wrong [way] ──",
         "Turn 1 completed",
     ]
     cut = ask(lambda request: page, "history", "ses_1", "--limit", "1", "--json").stdout
     assert [item["last_number"] for item in json.loads(cut)["rewinds"]] == [3]
+
+
+def test_a_copied_turn_links_to_no_workflow(ask: Ask) -> None:
+    shown = turn_with("completed", [], copied_from="trn_0")
+    text = ask(lambda request: shown, "turn", "show", "trn_1").stdout
+    assert "copied from trn_0" in text and "http://temporal" not in text
+    assert "http://temporal" in ask(lambda request: shown | {"copied_from": None}, "turn", "show", "trn_1").stdout
 
 
 def test_ids_are_never_cut_or_broken(ask: Ask) -> None:

@@ -43,6 +43,7 @@ class LosslessExport:
         self._header = {"release": release, "exported_at": at, "instance_id": ledger.instance_id}
         self._blobs: dict[bytes, tuple[int, str]] = {}
         self._counts: dict[str, int] = {}
+        self._turn_ids: set[str] = set()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The document, in pieces of bounded size. Raises StorageUnavailable."""
@@ -78,6 +79,7 @@ class LosslessExport:
     async def _turns(self) -> AsyncIterator[bytes]:
         async for page in self._reader.turns(self._span):
             for turn in page:
+                self._turn_ids.add(turn.turn_id)
                 yield canonical_bytes(self._noted(to_json(turn)))
 
     async def _effects(self) -> AsyncIterator[bytes]:
@@ -87,7 +89,9 @@ class LosslessExport:
 
         async for page in self._reader.rows(read):
             for effect in page:
-                yield canonical_bytes(self._noted(effect_json(effect)))
+                # Others are of turns that have begun since.
+                if effect.spec.turn_id in self._turn_ids:
+                    yield canonical_bytes(self._noted(effect_json(effect)))
 
     async def _approvals(self) -> AsyncIterator[bytes]:
         def read(tx: LedgerTx, last: Approval | None) -> list[Approval]:
@@ -96,7 +100,8 @@ class LosslessExport:
 
         async for page in self._reader.rows(read):
             for approval in page:
-                yield canonical_bytes(to_json(approval))
+                if approval.turn_id in self._turn_ids:
+                    yield canonical_bytes(to_json(approval))
 
     async def _rewinds(self) -> AsyncIterator[bytes]:
         def read(tx: LedgerTx, last: Rewind | None) -> list[Rewind]:
@@ -105,7 +110,8 @@ class LosslessExport:
 
         async for page in self._reader.rows(read):
             for rewind in page:
-                yield canonical_bytes(to_json(rewind))
+                if rewind.last_number <= self._span.last_number:
+                    yield canonical_bytes(to_json(rewind))
 
     async def _events(self) -> AsyncIterator[bytes]:
         async for batch in self._reader.events(self._span):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from milepost.services.exporting.lossless import FORMAT, SECTIONS, VERSION
+from milepost.services.importing.course import check_record
 from milepost.services.importing.plan import BadLine
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -130,6 +131,7 @@ def _checked_head(head: dict[str, Any]) -> dict[str, Any]:
     for line, name in ((2, "source"), (3, "session")):
         if not isinstance(head.get(name), dict):
             raise BadLine(line, f"'{name}' is missing or no object.")
+        check_record(head[name], line)
     return head
 
 
@@ -143,4 +145,5 @@ def _parsed(text: bytes, line: int) -> dict[str, Any]:
 def _object(value: Any, line: int | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadLine(line, "A record must be a JSON object.")
+    check_record(value, line)
     return value

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import cattrs
@@ -18,12 +19,10 @@ from milepost.domain.effects import Effect
 from milepost.domain.errors import MilepostError
 from milepost.domain.events import (
     EVENTS_BY_KIND,
-    TERMINAL_TURN_EVENTS,
     Event,
     ImportCompleted,
     SessionOpened,
     StreamKind,
-    TurnBegun,
 )
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session
@@ -32,12 +31,12 @@ from milepost.ledger.chain import GENESIS, event_hash
 from milepost.ledger.codec import canonical_bytes, decode_event, from_json
 from milepost.ports.ledger import NewEvent
 from milepost.services.exporting.lossless import FORMAT, SECTIONS
+from milepost.services.importing.course import Course, check_numbers, check_spending
 from milepost.services.importing.document import Document, Record
 from milepost.services.importing.plan import BadLine, Plan, derived
 
 T = TypeVar("T")
 
-_ENDS = {cls.TYPE: TurnState(cls.TYPE.removeprefix("turn.")) for cls in TERMINAL_TURN_EVENTS}
 _TYPES = {cls.TYPE for cls in EVENTS_BY_KIND[StreamKind.SESSION]}
 
 
@@ -45,9 +44,8 @@ _TYPES = {cls.TYPE for cls in EVENTS_BY_KIND[StreamKind.SESSION]}
 class _Checked:
     """What the first pass found."""
 
+    course: Course
     ids: dict[str, str] = field(default_factory=dict)
-    ends: dict[str, TurnState] = field(default_factory=dict)
-    begun: set[str] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
     missing: int = 0
 
@@ -60,11 +58,15 @@ def plan_of(document: Document, instance_id: str) -> Plan:
     digest = hashlib.sha256(canonical_bytes([source_instance, old.session_id, head_hash])).hexdigest()
     session_id = f"ses_{digest[:32]}"
     checked = _Pass(document, old.session_id, session_id, instance_id).run()
-    open_turns = len(checked.begun) - len(checked.ends)
-    completed = ImportCompleted(FORMAT, digest, len(checked.begun), open_turns, old.session_id, source_instance)
+    turns = len(checked.course.begun)
+    open_turns = turns - len(checked.course.ends)
+    completed = ImportCompleted(FORMAT, digest, turns, open_turns, old.session_id, source_instance)
     source = ExportSource(document, session_id, checked)
     head, place = document.head["session"], Record("session", 3, {})
     spending = _read(Spending, head.get("spending", {}), place)
+    check_spending(spending)
+    # Nothing is under way.
+    spending = replace(spending, reserved_tokens=0, reserved_micros=Decimal(0))
     limits = _read(Limits, head.get("limits", {}), place)
     return Plan(replace(old, session_id=session_id), source, completed, checked.missing, spending, limits)
 
@@ -77,7 +79,7 @@ class _Pass:
         self._old_id = old_id
         self._new_id = new_id
         self._instance_id = instance_id
-        self._found = _Checked(ids={old_id: new_id}, counts=dict.fromkeys(SECTIONS, 0))
+        self._found = _Checked(Course(old_id), ids={old_id: new_id}, counts=dict.fromkeys(SECTIONS, 0))
         self._seq, self._hash = 0, GENESIS
         self._blob: tuple[str, int] | None = None
         self._sum = hashlib.sha256()
@@ -107,29 +109,24 @@ class _Pass:
 
     def _turn(self, record: Record) -> None:
         turn = _read(Turn, record.value, record)
-        if turn.session_id != self._old_id:
-            raise BadLine(record.line, "The turn belongs to another Session.")
-        if turn.number != self._found.counts["turns"]:
-            raise BadLine(record.line, f"Turn number {self._found.counts['turns']} is missing.")
         new = derived("trn_", self._new_id, turn.turn_id)
         self._know(record, turn.turn_id, new)
-        if turn.workflow_id not in self._found.ids:
-            self._found.ids[turn.workflow_id] = turn_workflow_id(self._instance_id, new)
+        self._found.course.turn(turn, record.line)
+        self._know(record, turn.workflow_id, turn_workflow_id(self._instance_id, new))
 
     def _effect(self, record: Record) -> None:
         effect = _effect(record)
-        if effect.spec.turn_id not in self._found.ids:
-            raise BadLine(record.line, "The effect belongs to no turn of the document.")
+        self._found.course.effect(effect, record.line)
         self._know(record, effect.spec.effect_id, derived("", self._new_id, effect.spec.effect_id, 64))
 
     def _approval(self, record: Record) -> None:
         approval = _read(Approval, record.value, record)
-        if approval.effect_id not in self._found.ids:
-            raise BadLine(record.line, "The approval belongs to no effect of the document.")
+        self._found.course.approval(approval, record.line)
         self._know(record, approval.approval_id, derived("apr_", self._new_id, approval.approval_id))
 
     def _rewind(self, record: Record) -> None:
         rewind = _read(Rewind, record.value, record)
+        self._found.course.rewind(rewind, record.line)
         self._know(record, rewind.rewind_id, derived("rwd_", self._new_id, rewind.rewind_id))
 
     def _event(self, record: Record) -> None:
@@ -140,15 +137,10 @@ class _Pass:
         if (self._seq == 0) is not isinstance(event, SessionOpened):
             raise BadLine(record.line, "A Session begins with 'session.opened', once.")
         turn_id = value["turn_id"]
-        if turn_id is not None and turn_id not in self._found.ids:
-            raise BadLine(record.line, "The event belongs to no turn of the document.")
+        self._found.course.event(event, value["key"], turn_id, record.line)
         header = (value["key"], value["type"], value["version"], value["at"], turn_id)
         self._seq += 1
         self._hash = event_hash(self._hash, self._old_id, self._seq, *header, payload)
-        if isinstance(event, TurnBegun):
-            self._found.begun.add(event.turn_id)
-        if value["type"] in _ENDS and turn_id is not None:
-            self._found.ends[turn_id] = _ENDS[value["type"]]
 
     def _blob_piece(self, record: Record) -> None:
         key = blob_key(record)
@@ -177,8 +169,7 @@ class _Pass:
             raise BadLine(record.line, "Records are missing, or too many.")
         if record.value.get("head_hash") != self._hash.hex():
             raise BadLine(record.line, "The events are not those that were exported: their hash chain does not hold.")
-        if len(self._found.begun) != self._found.counts["turns"]:
-            raise BadLine(record.line, "Some turns have no 'turn.begun' event.")
+        self._found.course.end()
 
 
 class ExportSource:
@@ -202,7 +193,7 @@ class ExportSource:
     def turns(self) -> Iterator[Turn]:
         for record in self._records("turns"):
             turn = from_json(renamed(record.value, self._checked.ids), Turn)
-            if record.value["turn_id"] not in self._checked.ends:
+            if record.value["turn_id"] not in self._checked.course.ends:
                 # It ended after the export's last event, or not at all.
                 turn = replace(turn, state=TurnState.RUNNING, ended_at=None, error_code=None, error_message=None)
             yield turn
@@ -265,6 +256,7 @@ def _last(document: Document) -> dict[str, Any]:
 
 
 def _read(cls: type[T], value: dict[str, Any], record: Record) -> T:
+    check_numbers(value, record.line)
     try:
         return from_json(value, cls)
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError, ArithmeticError) as error:
@@ -295,6 +287,7 @@ def _event(record: Record) -> tuple[Event, bytes]:
     wrong = [name for name, kind in _HEADER.items() if type(value.get(name)) is not kind]
     if wrong or not isinstance(value.get("payload"), dict) or not isinstance(value.get("turn_id"), str | None):
         raise BadLine(record.line, f"The event's {', '.join(wrong) or 'payload'} is missing or of another type.")
+    check_numbers({"at": value["at"], "version": value["version"]}, record.line)
     if value["type"] not in _TYPES:
         raise BadLine(record.line, f"A Session has no event '{value['type'][:80]}' in this release.")
     try:

@@ -129,7 +129,8 @@ class ImportService:
             running = tx.turns.running(session_id)
             if running is not None:
                 end_turn(tx, running, Ending(TurnState.INTERRUPTED, INTERRUPTED), now)
-            completed = NewEvent("import.completed", plan.completed)
+            # What had been imported before it was exported has the events of those imports.
+            completed = NewEvent(f"import.completed/{plan.completed.digest}", plan.completed)
             tx.events.append(session_id, StreamKind.SESSION, [completed], now)
             return True
 
