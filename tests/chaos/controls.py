@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import WorkflowFailureError
 
-from milepost.bootstrap.data_root import DataRoot
 from milepost.contracts.activities import TurnInput
 from milepost.contracts.naming import SESSION_TURN_WORKFLOW, TURNS_QUEUE, queue_name
-from milepost.temporal.client import TemporalAddress, connect
-from milepost.temporal.dev_server import DevServer
+from milepost.temporal.client import connect
 from tests.chaos import turn as plan
 from tests.chaos.client import background
 from tests.chaos.evidence import Fault, Kind, gather
@@ -72,7 +70,8 @@ async def _second_run(world: World, turn: str) -> None:
     async with asyncio.timeout(TWIN_SECONDS):
         while plan.COMMANDS[HELD] not in plan.traces(world.workspace).journal:
             await asyncio.sleep(0.05)
-    handle = await (await _temporal(world)).start_workflow(
+    client = await connect(world.shape.temporal_address())
+    handle = await client.start_workflow(
         SESSION_TURN_WORKFLOW,
         TurnInput(turn, world.session, world.ledger.instance_id),
         id=f"{turn}/again",
@@ -87,11 +86,3 @@ async def _second_run(world: World, turn: str) -> None:
 
 async def _attempted_again(world: World, turn: str) -> bool:
     return HELD in (await gather(world.ledger, turn, world.workspace)).attempts
-
-
-async def _temporal(world: World) -> Client:
-    root = DataRoot(world.shape.home.data)
-    info = root.read_info()
-    assert info is not None and info.temporal_target is not None
-    namespace = DevServer(root.temporal_store, root.temporal_log)._marker
-    return await connect(TemporalAddress(info.temporal_target, namespace))

@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError
+
 from milepost.domain.errors import MilepostError
 from milepost.domain.turns import TurnState
 from milepost.ports.ledger import Ledger
 from milepost.storage import open_ledger, open_notifier
+from milepost.temporal.client import connect
 from tests.chaos import shapes, wire
 from tests.chaos import turn as plan
 from tests.chaos.client import ApiClient, Sample, Shown, background
@@ -26,6 +30,7 @@ from tests.chaos.shapes import VICTIMS, Apart, Embedded
 REACH_SECONDS = 90.0
 END_SECONDS = 120.0
 LOOK_SECONDS = 0.25
+LAST_WORD_SECONDS = 10.0
 NOTHING = Allowed()
 LONG_DEATH_SECONDS = RECOVERING_SECONDS + 1.5
 
@@ -103,7 +108,19 @@ class World:
     async def faults(self, found: Evidence, allowed: Allowed = NOTHING) -> list[Fault]:
         """In what a turn is not as good as the undisturbed one."""
         assert self.reference is not None
-        return await faults(found, self.reference, allowed, self.judge)
+        told = await faults(found, self.reference, allowed, self.judge)
+        if found.turn.state is not TurnState.COMPLETED:
+            told.append(Fault(Kind.TURN, f"its workflow says: {await self._last_word(found.turn.workflow_id)}"))
+        return told
+
+    async def _last_word(self, workflow_id: str) -> str:
+        """How a workflow ended, as Temporal tells it."""
+        try:
+            async with asyncio.timeout(LAST_WORD_SECONDS):
+                client = await connect(self.shape.temporal_address())
+                return str(await client.get_workflow_handle(workflow_id).result())
+        except (WorkflowFailureError, RPCError, MilepostError, TimeoutError) as error:
+            return f"{error!r}, by {error.__cause__!r}, by {getattr(error.__cause__, '__cause__', None)!r}"
 
     def next_turn(self) -> str:
         """A fresh workspace, and the id of the next turn."""

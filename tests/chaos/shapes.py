@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from milepost.bootstrap.data_root import DataRoot
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.sandboxes.podman.service import PodmanService
 from milepost.storage import open_ledger, open_notifier, upgrade
@@ -133,6 +134,14 @@ class Embedded:
         return self._processes
 
     workers = processes
+
+    def temporal_address(self) -> TemporalAddress:
+        """Where the embedded server is now."""
+        root = DataRoot(self.home.data)
+        info = root.read_info()
+        assert info is not None and info.temporal_target is not None
+        namespace = DevServer(root.temporal_store, root.temporal_log)._marker
+        return TemporalAddress(info.temporal_target, namespace)
 
     async def kill(self, victim: str, held: Process | None, rng: random.Random) -> Revive:
         if victim == "temporal":
@@ -265,6 +274,10 @@ class Apart:
     @property
     def processes(self) -> list[Process]:
         return [*self._apis, *self.workers]
+
+    def temporal_address(self) -> TemporalAddress:
+        """Where the server is."""
+        return self.address
 
     async def kill(self, victim: str, held: Process | None, rng: random.Random) -> Revive:
         match victim:
