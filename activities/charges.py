@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from milepost.domain.errors import BudgetExceeded, BudgetTimeUp, ContextTooLarge
+from milepost.domain.errors import BudgetTimeUp, ContextTooLarge
 from milepost.domain.events import AgentStarted
 from milepost.domain.prices import ModelPrices
 from milepost.domain.usage import Usage
@@ -17,7 +17,7 @@ from milepost.engine import budgets
 from milepost.engine.tokens import MARGIN, Item, request_items, text_tokens, total
 from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelRequest, TokenCounters
-from milepost.services.budgeting import Ask, tools_refusal
+from milepost.services.budgeting import Ask
 
 T = TypeVar("T")
 
@@ -123,15 +123,3 @@ async def in_time(work: Coroutine[Any, Any, T], started: AgentStarted, elapsed: 
 
 def _left(limit: float | None, elapsed: float) -> float | None:
     return None if limit is None else max(limit - elapsed, 0.0)
-
-
-async def refused_tools(
-    ledger: Ledger, started: AgentStarted, session_id: str, now: int, calls: int
-) -> BudgetExceeded | None:
-    """Why an answer's calls may not be made."""
-    budget = started.budget
-    limited = budgets.scopes(budget, session_id, started.turn_id, started.agent, now)
-    if not calls or not budgets.aborts(budget) or all(limits.tool_calls is None for limits in limited.values()):
-        return None
-    states = await ledger.read(lambda tx: {scope: tx.budgets.spending(scope) for scope in limited})
-    return tools_refusal(states, limited, started.agent, calls)

@@ -102,8 +102,7 @@ class HookedCalls:
         for number, rule in enumerate(rules):
             decision = await self._decide(rule, number, asked, result)
             if decision is None:
-                text = f"The turn was stopped before the hook '{rule.name}' had seen the result."
-                return replace(_without_output(rule, result, text), stopped=True)
+                return replace(_without_output(rule, result, _unseen(rule)), stopped=True)
             if decision.verdict is HookVerdict.DENY:
                 why = f": {decision.reason}" if decision.reason else "."
                 text = f"The hook '{rule.name}' withheld the result{why}"
@@ -130,7 +129,7 @@ class HookedCalls:
         try:
             given = await guarded(self._tried(_call(rule, asked, spec, result), rule.timeout), asked.stop)
             if given.verdict is HookVerdict.REWRITE and given.arguments is not None:
-                _plan_rewritten(rule, asked, given.arguments)
+                given = replace(given, arguments=_usable(rule, asked, given.arguments, self._redactor))
             decision = await self._stored(given)
         except Stopped:
             text = "The turn was stopped while the hook was asked."
@@ -178,9 +177,12 @@ class _UnusableRewrite(HookFailed):
 
 def withheld(started: AgentStarted, tool: str, result: Result) -> Result:
     """A result that no hook can be asked about any more, without the output that one would have to see."""
-    if result.state is EffectState.CANCELLED and _rules(started, HookWhen.AFTER, tool):
+    rules = _rules(started, HookWhen.AFTER, tool)
+    if not rules or result.state is EffectState.UNCERTAIN:
+        return result
+    if result.state is EffectState.CANCELLED:
         return replace(result, text=CANCELLED_TEXT, full=None)
-    return result
+    return _without_output(rules[0], result, _unseen(rules[0]))
 
 
 def _rules(started: AgentStarted, when: HookWhen, tool: str) -> list[HookRule]:
@@ -227,12 +229,28 @@ def _call(rule: HookRule, asked: Asked, spec: EffectSpec, result: Result | None)
     )
 
 
-def _plan_rewritten(rule: HookRule, asked: Asked, arguments: Mapping[str, Any]) -> None:
+def _usable(rule: HookRule, asked: Asked, arguments: Mapping[str, Any], redactor: Redactor) -> Mapping[str, Any]:
+    """The arguments without our own secrets, as those of a model are. Raises _UnusableRewrite."""
     try:
-        plan_arguments(asked.context.started, asked.part.tool, _json(arguments))
-    except (ToolRejected, ValueError, TypeError) as error:
+        text = _json(arguments)
+        plan_arguments(asked.context.started, asked.part.tool, text)
+        hidden: dict[str, Any] = _hidden(json.loads(text), redactor)
+        plan_arguments(asked.context.started, asked.part.tool, _json(hidden))
+    except (ToolRejected, ValueError, TypeError, RecursionError) as error:
         text = f"The arguments of the hook '{rule.name}' cannot be used: {str(error)[:1000]}"
         raise _UnusableRewrite(text) from error
+    return hidden
+
+
+def _hidden(value: Any, redactor: Redactor) -> Any:
+    """Each text without secrets; the depth is bounded by the check before."""
+    if isinstance(value, str):
+        return redactor.certain(value)
+    if isinstance(value, list):
+        return [_hidden(item, redactor) for item in value]
+    if isinstance(value, dict):
+        return {redactor.certain(name): _hidden(item, redactor) for name, item in value.items()}
+    return value
 
 
 def _event(rule: HookRule, asked: Asked, spec: EffectSpec, decision: HookDecision, result: Result | None) -> NewEvent:
@@ -261,6 +279,10 @@ def _denial(rule: HookRule, tool: str, decision: HookDecision) -> tuple[str, str
         return HookFailed.code, f"{tool} was not run: the hook '{rule.name}' failed. {decision.reason or ''}".rstrip()
     why = f" Reason: {decision.reason}" if decision.reason else ""
     return DENIED_BY_HOOK, f"{tool} was not run: the hook '{rule.name}' denied it.{why}"
+
+
+def _unseen(rule: HookRule) -> str:
+    return f"The turn was stopped before the hook '{rule.name}' had seen the result."
 
 
 def _original(result: Result) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from temporalio import activity
 
 from activities.boundary import boundary, retry_error
-from activities.charges import Expected, ask_of, check_window, expected, in_time, refused_tools
+from activities.charges import Expected, ask_of, check_window, expected, in_time
 from activities.conversation import Conversations, TurnContext
 from activities.deltas import Call, DeltaWriter
 from activities.guard import Stopped, cancel_requested, guarded
@@ -204,8 +204,15 @@ class ModelActivities:
 
     async def _answered(self, call: _Call, attempt: int, completed: ModelCompleted) -> CallModelResult:
         code, refusal = _refusal(completed.message.calls)
-        if code is None:
-            code, refusal = await self._tools_refused(call, len(completed.message.calls))
+        try:
+            return await self._record(call, attempt, completed, code, refusal)
+        except BudgetExceeded as error:
+            return await self._record(call, attempt, completed, error.code, str(error))
+
+    async def _record(
+        self, call: _Call, attempt: int, completed: ModelCompleted, code: str | None, refusal: str | None
+    ) -> CallModelResult:
+        """Record the answer, without its calls if there is a reason to refuse them. Raises BudgetExceeded."""
         accepted = completed.message if code is None else _without_calls(completed.message)
         message = await self._stored(accepted)
         calls = tuple(
@@ -237,11 +244,6 @@ class ModelActivities:
             Answered(call.ask, len(accepted.calls), known),
         )
         return result
-
-    async def _tools_refused(self, call: _Call, calls: int) -> tuple[str, str] | tuple[None, None]:
-        started, now = call.context.started, self._clock.now()
-        error = await refused_tools(self._ledger, started, call.params.session_id, now, calls)
-        return (None, None) if error is None else (error.code, str(error))
 
     async def _stored(self, message: AssistantMessage) -> AssistantMessage:
         parts: list[AssistantPart] = []

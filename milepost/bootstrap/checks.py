@@ -130,7 +130,7 @@ def _payloads(config: Config) -> str:
 
 async def _sandbox(parts: Parts) -> Check:
     if parts.sandboxes is None:
-        return Check("sandbox", True, "Off by configuration: Sessions have no tools.")
+        return Check("sandbox", True, "Off by configuration: Sessions have no built-in tools.")
     health = await parts.sandboxes.check()
     limits = f" Not enforced on this machine: {', '.join(health.unenforced)}." if health.unenforced else ""
     return Check("sandbox", health.ok, health.detail + limits, health.fix)

@@ -16,7 +16,7 @@ from milepost.config.hooks import HookSection
 from milepost.config.prices import PricesSection
 from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
-from milepost.config.sections import Count, HttpUrl, Name, Number, Port, Section
+from milepost.config.sections import BaseUrl, Count, Name, Number, Port, Section
 from milepost.config.tools import CustomToolName, ToolSection
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
@@ -87,7 +87,7 @@ class TemporalSection(Section):
     tls: Tls = None
     """true, or what differs from the system's defaults."""
     api_key: SecretReference | None = None
-    ui_url: HttpUrl | None = None
+    ui_url: BaseUrl | None = None
     """Where a person opens the Temporal UI; used for links only."""
     port: Port = 7233
     """Port of the embedded server; another free one is taken when it is in use. 0: any free one."""
@@ -103,7 +103,7 @@ class ApiSection(Section):
     port: Port = 8080
     hosts: tuple[str, ...] = ()
     """Further names the API may be called by (Host header)."""
-    origins: tuple[HttpUrl, ...] = ()
+    origins: tuple[BaseUrl, ...] = ()
     """Further origins a browser may call from (Origin header)."""
 
 
@@ -161,7 +161,7 @@ class LimitsSection(Section):
 
 class SandboxSection(Section):
     backend: Literal["podman", "none"] = "podman"
-    """none: Sessions have no tools."""
+    """none: Sessions have no built-in tools."""
     socket: Path | None = None
     """Podman's API socket; by default it is found, or a service is started."""
     image: str | None = None

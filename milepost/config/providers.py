@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ByteSize, Field
 
 from milepost.config.references import Headers, SecretReference
-from milepost.config.sections import Count, HeaderName, HttpUrl, Seconds, Section
+from milepost.config.sections import BaseUrl, Count, HeaderName, Seconds, Section
 from milepost.domain.providers import CassetteMode, SystemRole, ThinkingReturn
 
 DEMO_MODEL = "demo"
@@ -110,7 +110,7 @@ class OpenAICompatibleSection(HttpSection):
     """Any endpoint that speaks OpenAI's chat completions."""
 
     type: Literal["openai_compatible"]
-    base_url: HttpUrl
+    base_url: BaseUrl
     """Address of the API, up to and including /v1."""
     profile: ProfileSection = ProfileSection()
     model_profiles: dict[str, ProfileSection] = Field(default_factory=dict)
@@ -147,7 +147,7 @@ class AnthropicSection(HttpSection):
     """Anthropic's messages API, or a service that speaks it."""
 
     type: Literal["anthropic"]
-    base_url: HttpUrl = "https://api.anthropic.com/v1"
+    base_url: BaseUrl = "https://api.anthropic.com/v1"
     """Address of the API, up to and including /v1."""
     profile: AnthropicProfileSection = AnthropicProfileSection()
     model_profiles: dict[str, AnthropicProfileSection] = Field(default_factory=dict)
@@ -170,7 +170,7 @@ class OpenAISection(HttpSection):
     """OpenAI's own API."""
 
     type: Literal["openai"]
-    base_url: HttpUrl = "https://api.openai.com/v1"
+    base_url: BaseUrl = "https://api.openai.com/v1"
     """Address of the API, up to and including /v1."""
     api: Literal["responses", "chat"] = "responses"
     """responses, or chat completions."""
@@ -191,7 +191,7 @@ class OpenRouterSection(HttpSection):
     """OpenRouter."""
 
     type: Literal["openrouter"]
-    base_url: HttpUrl = "https://openrouter.ai/api/v1"
+    base_url: BaseUrl = "https://openrouter.ai/api/v1"
     """Address of the API, up to and including /v1."""
     routing: dict[str, Any] = Field(default_factory=dict)
     """OpenRouter's `provider` object: order, only, ignore, allow_fallbacks, data_collection, sort, max_price, ..."""
@@ -219,7 +219,7 @@ class OllamaSection(HttpSection):
     """An Ollama server."""
 
     type: Literal["ollama"]
-    base_url: HttpUrl = "http://127.0.0.1:11434"
+    base_url: BaseUrl = "http://127.0.0.1:11434"
     """Address of the server, without /api."""
     profile: OllamaProfileSection = OllamaProfileSection()
     model_profiles: dict[str, OllamaProfileSection] = Field(default_factory=dict)
@@ -241,7 +241,7 @@ class GeminiSection(HttpSection):
     """Google's Gemini API, or a service that speaks it."""
 
     type: Literal["gemini"]
-    base_url: HttpUrl = "https://generativelanguage.googleapis.com/v1beta"
+    base_url: BaseUrl = "https://generativelanguage.googleapis.com/v1beta"
     """Address of the API, up to and including the version."""
     profile: GeminiProfileSection = GeminiProfileSection()
     model_profiles: dict[str, GeminiProfileSection] = Field(default_factory=dict)
@@ -259,7 +259,7 @@ class MistralSection(HttpSection):
     """Mistral's chat completions, or a service that speaks their dialect."""
 
     type: Literal["mistral"]
-    base_url: HttpUrl = "https://api.mistral.ai/v1"
+    base_url: BaseUrl = "https://api.mistral.ai/v1"
     """Address of the API, up to and including /v1."""
     profile: MistralProfileSection = MistralProfileSection()
     model_profiles: dict[str, MistralProfileSection] = Field(default_factory=dict)

@@ -21,6 +21,11 @@ _SECRET_HEADERS = frozenset(
     }
 )
 
+_FRAMING_HEADERS = frozenset(
+    {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+"""Headers that say how a request is sent; another word there would break it."""
+
 
 def is_reference(value: str) -> bool:
     """Whether the text is `env:NAME` or `file:PATH`."""
@@ -54,6 +59,8 @@ def _headers(value: dict[str, str]) -> dict[str, str]:
     for name in value:
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
             raise ValueError(f"'{name[:40]}' is no HTTP header name.")
+        if name.lower() in _FRAMING_HEADERS:
+            raise ValueError(f"the header '{name}' is set by Milepost for each request.")
     return {name: _header(name, text) for name, text in value.items()}
 
 

@@ -32,7 +32,11 @@ def _http_url(value: str) -> str:
         raise ValueError("an address that begins with http:// or https:// is wanted.")
     if parts.username or parts.password:
         raise ValueError("an address may not carry a user name or password; use 'api_key' or 'headers'.")
-    return value.rstrip("/")
+    return value
+
+
+def _base_url(value: str) -> str:
+    return _http_url(value).rstrip("/")
 
 
 Count = Annotated[int, BeforeValidator(_no_bool)]
@@ -42,3 +46,7 @@ Seconds = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=86_400, all
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
+"""An address that is used as it stands."""
+
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+"""An address to which paths are added."""

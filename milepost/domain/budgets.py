@@ -21,6 +21,7 @@ DEFAULT_OUTPUT_TOKENS = 4096
 COUNTED = ("tokens", "model_calls", "tool_calls")
 LIMIT_NAMES = (*COUNTED, "cost", "seconds")
 MAX_LIMIT = 10**15
+COST_DECIMALS = 12
 
 
 class Overflow(StrEnum):
@@ -70,13 +71,16 @@ def limits_of(amounts: Mapping[str, Decimal]) -> Limits:
     """Limits by name.
 
     Raises:
-        InvalidInput: an unknown name, a negative amount, or a fraction of something that is counted.
+        InvalidInput: an unknown name, a negative amount, a fraction of something that is counted, or more than
+            `COST_DECIMALS` decimal places.
     """
     for name, amount in amounts.items():
         if name not in LIMIT_NAMES:
             raise InvalidInput(f"There is no limit '{name}'.", field="budget", fix=f"Known: {', '.join(LIMIT_NAMES)}.")
         if not amount.is_finite() or not 0 <= amount <= MAX_LIMIT:
             raise InvalidInput(f"The limit of {name} must be 0 to {MAX_LIMIT:,}.", field="budget")
+        if _decimals(amount) > COST_DECIMALS:
+            raise InvalidInput(f"The limit of {name} has over {COST_DECIMALS} decimal places.", field="budget")
         if name in COUNTED and amount != int(amount):
             raise InvalidInput(f"The limit of {name} must be a whole number.", field="budget")
 
@@ -91,6 +95,11 @@ def limits_of(amounts: Mapping[str, Decimal]) -> Limits:
         tool_calls=count("tool_calls"),
         seconds=None if seconds is None else float(seconds),
     )
+
+
+def _decimals(amount: Decimal) -> int:
+    exponent = amount.as_tuple().exponent
+    return -exponent if isinstance(exponent, int) else 0
 
 
 def _lower(one: T | None, other: T | None) -> T | None:

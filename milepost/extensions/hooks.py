@@ -135,16 +135,22 @@ def _checked(call: HookCall, decision: object) -> Decision:
     owner = f"Hook '{call.hook}'"
     if not isinstance(decision, Decision):
         raise HookFailed(f"{owner} returned {type(decision).__name__} instead of a decision.")
+    try:
+        # A package may write the word; what is compared later is the verdict itself.
+        verdict = HookVerdict(decision.verdict)
+    except ValueError as error:
+        said, wanted = str(decision.verdict)[:100], ", ".join(HookVerdict)
+        raise HookFailed(f"{owner} decided '{said}'; possible are {wanted}.") from error
     reason = decision.reason
     if reason is not None and not isinstance(reason, str):
         raise HookFailed(f"{owner} gave a reason that is no text.")
-    if decision.verdict is HookVerdict.REWRITE:
-        given, wanted = (decision.arguments, Mapping) if call.when is HookWhen.BEFORE else (decision.output, str)
-        if not isinstance(given, wanted):
+    if verdict is HookVerdict.REWRITE:
+        given, kind = (decision.arguments, Mapping) if call.when is HookWhen.BEFORE else (decision.output, str)
+        if not isinstance(given, kind):
             what = "arguments" if call.when is HookWhen.BEFORE else "output"
             raise HookFailed(f"{owner} wants to rewrite and gives no '{what}'.")
     return Decision(
-        decision.verdict,
+        verdict,
         None if reason is None else reason[:MAX_REASON_CHARACTERS],
         decision.arguments if call.when is HookWhen.BEFORE else None,
         decision.output if call.when is HookWhen.AFTER else None,

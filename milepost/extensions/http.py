@@ -85,16 +85,21 @@ class PeerClient:
         Raises:
             ToolUnavailable: a secret reference does not resolve, or its value cannot be a header.
         """
-        headers = {"User-Agent": "milepost", "Accept": "*/*", "Accept-Encoding": "identity", "Connection": "close"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        headers |= dict(peer.headers)
-        for name, reference in peer.secret_headers.items():
-            headers[name] = self._secret(reference)
-        if key is not None:
-            headers[peer.idempotency_header] = key
+        secret = {name: self._secret(reference) for name, reference in peer.secret_headers.items()}
         try:
-            return self._http.build_request(peer.method, peer.url, content=body, params=query or None, headers=headers)
+            # Names are the same in any case; what comes later replaces what was there.
+            headers = httpx.Headers({"User-Agent": "milepost", "Accept": "*/*", "Accept-Encoding": "identity"})
+            if body is not None:
+                headers["Content-Type"] = "application/json"
+            for name, value in {**peer.headers, **secret, "Connection": "close"}.items():
+                headers[name] = value
+            if key is not None:
+                headers[peer.idempotency_header] = key
+            url = httpx.URL(peer.url)
+            if query:
+                # Beside the query that the configured address has.
+                url = url.copy_merge_params(query)
+            return self._http.build_request(peer.method, url, content=body, headers=headers)
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             # Said here, without the value: the library would quote it.
             raise ToolUnavailable(f"A request to {peer.url} cannot be made ({type(error).__name__}).") from None

@@ -41,6 +41,9 @@ class Threads:
                 begun = True
                 value = await self._in_thread(function, argument)
                 return await value if inspect.isawaitable(value) else value
+        except SystemExit as error:
+            # Raised by a coroutine on the loop, it would end the worker.
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         except asyncio.CancelledError as error:
             if task is not None and task.cancelling():
                 raise

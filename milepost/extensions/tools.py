@@ -122,7 +122,8 @@ class ConfiguredTools:
             # It has run; only what it said cannot be used.
             text = f"{call.tool} ran, and returned {type(value).__name__} instead of a text."
             return Answer(text, is_error=True)
-        return replace(answer, text=answer.text[:MAX_TEXT_CHARACTERS])
+        detail = answer.detail if isinstance(answer.detail, Mapping) else {}
+        return Answer(answer.text[:MAX_TEXT_CHARACTERS], bool(answer.is_error), detail)
 
 
 def _query(value: Any) -> str:

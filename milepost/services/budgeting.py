@@ -91,7 +91,11 @@ def exceeded(breach: rules.Breach, agent: str) -> BudgetExceeded:
 def settle_charged(
     tx: LedgerTx, events: Iterable[NewEvent], at: int, answered: Answered | None = None
 ) -> list[NewEvent]:
-    """End the reservations of the attempts that these events charge; return events of limits that are reached."""
+    """End the reservations of the attempts that these events charge; return events of limits that are reached.
+
+    Raises:
+        BudgetExceeded: the answer asks for more tool calls than a limit leaves; nothing of the transaction may stay.
+    """
     used: dict[tuple[str, int], Usage] = {}
     turns: dict[tuple[str, int], str] = {}
     for item in events:
@@ -117,13 +121,13 @@ def settle_rest(tx: LedgerTx, turn_id: str, at: int) -> None:
 
 def _settle(tx: LedgerTx, held: Reservation, usage: Usage, at: int, answered: Answered | None) -> list[NewEvent]:
     tool_calls = answered.tool_calls if answered else 0
-    states = {
-        scope: rules.with_settled(state, held, usage, tool_calls)
-        for scope, state in tx.budgets.lock(held.scopes, at).items()
-    }
+    before = tx.budgets.lock(held.scopes, at)
+    states = {scope: rules.with_settled(state, held, usage, tool_calls) for scope, state in before.items()}
     told: list[NewEvent] = []
     if answered is not None:
         limited = rules.scopes(answered.ask.budget, held.session_id, held.turn_id, held.agent, at)
+        # On the locked rows, since answers of turns that share a limit may come at the same time.
+        _check_tools(answered, limited, before)
         told = _alerts(limited, states, answered.ask, held.turn_id)
     tx.budgets.save(states, at)
     return told
@@ -159,12 +163,11 @@ def _reached(
     return NewEvent(f"{turn_id}/budget/{of_what}/{limit}/{percent}", event, turn_id)
 
 
-def tools_refusal(
-    states: Mapping[str, Spending], limited: Mapping[str, Limits], agent: str, calls: int
-) -> BudgetExceeded | None:
-    """Why an answer's tool calls may not be made."""
+def _check_tools(answered: Answered, limited: Mapping[str, Limits], states: Mapping[str, Spending]) -> None:
+    if not answered.tool_calls or not rules.aborts(answered.ask.budget):
+        return
     for scope, limits in limited.items():
-        breach = rules.breach_of_tools(scope, limits, states[scope], calls)
+        # A new day or month may have begun since the reservation.
+        breach = rules.breach_of_tools(scope, limits, states.get(scope, Spending()), answered.tool_calls)
         if breach is not None:
-            return exceeded(breach, agent)
-    return None
+            raise exceeded(breach, answered.ask.agent)

@@ -28,7 +28,7 @@ class Workbench:
     async def unavailable(self) -> str | None:
         """Why no tools can be offered (with what to do), or None."""
         if self._provider is None:
-            return "Tools are off: the configuration has no sandbox back end."
+            return "The built-in tools are off: the configuration has no sandbox back end."
         if time.monotonic() - self._checked_at > CHECK_TTL_SECONDS:
             health = await self._provider.check()
             self._reason = None if health.ok else " ".join(filter(None, (health.detail, health.fix)))

@@ -36,6 +36,9 @@ MAX_BYTES = {
 
 MAX_PATH_BYTES = 4 * 1024
 
+MAX_NESTING = 100
+"""Arrays and objects within one another. What is checked, copied and handed on recursively has its end far below."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedTool:
@@ -102,9 +105,11 @@ def _parse(tool: str, text: str) -> tuple[dict[str, Any], bool]:
         return {}, False
     value = _decode(tool, text)
     if isinstance(value, dict):
+        _check_nesting(tool, text, value)
         return value, False
     if isinstance(value, str):
         inner = _decode(tool, value)
+        _check_nesting(tool, value, inner)
         if isinstance(inner, dict):
             return inner, True
     return _reject(tool, f"the arguments must be a JSON object, not {_kind(value)}")
@@ -120,6 +125,18 @@ def _decode(tool: str, text: str) -> Any:
         _reject(tool, "the arguments are nested too deeply")
     except ValueError as error:
         _reject(tool, f"the arguments are not valid JSON ({error}); send one complete JSON object")
+
+
+def _check_nesting(tool: str, text: str, value: Any) -> None:
+    if text.count("{") + text.count("[") <= MAX_NESTING:
+        return
+    level = [value]
+    for _ in range(MAX_NESTING):
+        children = (item for each in level for item in (each.values() if isinstance(each, dict) else each))
+        level = [item for item in children if isinstance(item, dict | list)]
+        if not level:
+            return
+    _reject(tool, f"the arguments are nested too deeply; at most {MAX_NESTING} levels are accepted")
 
 
 def _kind(value: Any) -> str:

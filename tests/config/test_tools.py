@@ -39,6 +39,13 @@ def test_a_tool_without_a_word_is_taken_for_the_strictest(load: Load) -> None:
     assert tool.definition.parameters["additionalProperties"] is False
 
 
+def test_an_address_is_used_as_it_stands(load: Load) -> None:
+    tool = load((HTTP % "method: GET").replace("http://x", "http://x/tickets/?version=2")).tools["t"]
+    assert isinstance(tool, HttpTool) and tool.peer.url == "http://x/tickets/?version=2"
+    tool = load((HTTP % "method: GET").replace("http://x", "http://x/tickets/")).tools["t"]
+    assert isinstance(tool, HttpTool) and tool.peer.url == "http://x/tickets/", "many peers redirect without the slash"
+
+
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
@@ -46,6 +53,9 @@ def test_a_tool_without_a_word_is_taken_for_the_strictest(load: Load) -> None:
         (HTTP % "effect: model", "tools.t.effect", "must be"),
         (HTTP % "timeout: 9999", "tools.t.timeout", "less than or equal"),
         (HTTP % "headers: {Authorization: canary-value}", "tools.t.headers", "secret"),
+        (HTTP % "headers: {transfer-encoding: chunked}", "tools.t.headers", "set by Milepost"),
+        (HTTP % 'headers: {X-A: "a\\r\\nX-B: b"}', "tools.t.headers", "control character"),
+        (HTTP % 'headers: {"X-A: b\\r\\nX-C": d}', "tools.t.headers", "no HTTP header name"),
         (HTTP % "parameters: {type: string}", "tools.t.parameters", "type: object"),
         (HTTP % "parameters: {type: object, properties: 7}", "tools.t.parameters", "properties"),
         (HTTP % "parameters: {type: object, $ref: 'http://x/y'}", "tools.t.parameters", "into the schema itself"),

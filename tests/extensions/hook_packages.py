@@ -34,3 +34,6 @@ audit, guard, limit, scrub, fail = Hook(_audit), Hook(_guard), Hook(_limit), Hoo
 slow = Hook(lambda call: time.sleep(1))
 number = Hook(lambda call: 7)  # type: ignore[arg-type,return-value]
 empty = Hook(lambda call: Decision(ALLOW.verdict.REWRITE))
+word = Hook(lambda call: Decision("deny", "no"))  # type: ignore[arg-type]
+maybe = Hook(lambda call: Decision("maybe"))  # type: ignore[arg-type]
+nothing_said = Hook(lambda call: Decision(None))  # type: ignore[arg-type]

@@ -51,12 +51,18 @@ async def _cancel(call: Call) -> str:
     raise asyncio.CancelledError
 
 
+async def _quit(call: Call) -> str:
+    raise SystemExit(3)
+
+
 note = Tool("Takes a note.", NOTE, _note, EffectClass.OBSERVE, Parallel.SAFE, Approval.ALLOW, timeout=10)
 shout = Tool("Shouts.", NOTE, _shout)
 hang = Tool("Hangs.", NOTE, _hang)
 fail = Tool("Fails.", NOTE, _fail)
 leave = Tool("Leaves.", NOTE, _leave)
 cancel = Tool("Cancels itself.", NOTE, _cancel)
+quits = Tool("Ends the process.", NOTE, _quit)
+untidy = Tool("Says strange things.", NOTE, lambda call: Answer("done", 0, ["x"]))  # type: ignore[arg-type]
 number = Tool("Returns no text.", NOTE, lambda call: 7)  # type: ignore[arg-type,return-value]
 schemaless = Tool("Has no schema.", {"type": "string"}, _note)
 model = Tool("Says it is a model call.", NOTE, _note, EffectClass.MODEL)

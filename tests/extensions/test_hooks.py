@@ -119,7 +119,7 @@ async def test_how_a_peer_fails(peer: Peer, client: PeerClient, path: str, said:
 
 @pytest.fixture
 def package_hooks(client: PeerClient, monkeypatch: pytest.MonkeyPatch) -> ConfiguredHooks:
-    names = ("audit", "guard", "limit", "scrub", "fail", "slow", "number", "empty")
+    names = ("audit", "guard", "limit", "scrub", "fail", "slow", "number", "empty", "word", "maybe", "nothing_said")
     packages.announce(monkeypatch, HOOKS_GROUP, *names, module=hook_packages.__name__)
     configs: Mapping[str, Any] = {
         name: PythonHook(HookRule(name, HookWhen.BEFORE), name) for name in (*names, "broken", "nothing")
@@ -139,13 +139,22 @@ async def test_what_packages_return(package_hooks: ConfiguredHooks) -> None:
     assert hook_packages.calls[-1].idempotency_key == "key-1"
     denied = await package_hooks.ask(named("guard", command="push --force"), 5)
     assert (denied.verdict, denied.reason) == (HookVerdict.DENY, "no force")
+    denied = await package_hooks.ask(named("word", command="ls"), 5)
+    assert denied.verdict is HookVerdict.DENY, "the word alone must not pass for something else than a denial"
     assert (await package_hooks.ask(named("limit", command="ls"), 5)).arguments == {"command": "ls", "timeout": 5}
     assert (await package_hooks.ask(named("scrub", HookWhen.AFTER, command="ls"), 5)).output == "42\n"
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("fail", "no such list"), ("slow", "did not return"), ("number", "returned int"), ("empty", "gives no")],
+    [
+        ("fail", "no such list"),
+        ("slow", "did not return"),
+        ("number", "returned int"),
+        ("empty", "gives no"),
+        ("maybe", "decided 'maybe'"),
+        ("nothing_said", "decided 'None'"),
+    ],
 )
 async def test_how_packages_fail(package_hooks: ConfiguredHooks, name: str, said: str) -> None:
     with pytest.raises(HookFailed, match=said):

@@ -41,6 +41,37 @@ async def test_only_a_keyed_peer_gets_a_key(peer: Peer, client: PeerClient, effe
     assert request.body == b"" and request.path == "/ok?title=Gr%C3%BC%C3%9Fe&count=2"
 
 
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/ok?version=2", "/ok?version=2&title=Gr%C3%BC%C3%9Fe&count=2"),
+        ("/ok/", "/ok/?title=Gr%C3%BC%C3%9Fe&count=2"),
+        # What the model says replaces nothing but a parameter of the same name.
+        ("/ok?count=1&team=a", "/ok?count=2&team=a&title=Gr%C3%BC%C3%9Fe"),
+    ],
+)
+async def test_arguments_stand_beside_the_query_of_the_address(
+    peer: Peer, client: PeerClient, path: str, sent: str
+) -> None:
+    await called(peer, client, path, method="GET")
+    assert peer.requests[0].path == sent
+
+
+async def test_a_header_is_sent_once_however_its_name_is_written(peer: Peer, client: PeerClient) -> None:
+    tool = http_tool("t", f"{peer.url}/ok", EffectClass.KEYED)
+    headers = {"user-agent": "ours", "content-type": "application/vnd.x+json", "idempotency-key": "always the same"}
+    tools = ConfiguredTools({"t": replace(tool, peer=replace(tool.peer, headers=headers))}, client)
+    tools.load()
+    sent = client.request(replace(tool.peer, headers=headers), b"{}", None, "key-1").headers
+    assert [sent.get_list(name) for name in ("user-agent", "content-type", "idempotency-key")] == [
+        ["ours"],
+        ["application/vnd.x+json"],
+        ["key-1"],
+    ]
+    await tools.run(made("t"), 5)
+    assert peer.keys() == ["key-1"]
+
+
 async def test_the_header_of_the_key_can_be_named(peer: Peer, client: PeerClient) -> None:
     tool = http_tool("t", f"{peer.url}/ok", EffectClass.KEYED)
     tools = ConfiguredTools({"t": replace(tool, peer=replace(tool.peer, idempotency_header="X-Request-Id"))}, client)

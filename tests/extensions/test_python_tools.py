@@ -14,6 +14,7 @@ from milepost.domain.tools import Approval, CustomTool, Parallel, ToolPolicy
 from milepost.extensions.http import PeerClient
 from milepost.extensions.threads import Threads
 from milepost.extensions.tools import ConfiguredTools
+from milepost.ports.tools import Answer
 from tests.extensions import packages
 from tests.extensions.conftest import made
 
@@ -24,6 +25,8 @@ NAMES = (
     "fail",
     "leave",
     "cancel",
+    "quits",
+    "untidy",
     "number",
     "schemaless",
     "model",
@@ -73,7 +76,8 @@ async def test_a_function_that_hangs_is_given_up_and_told_so(make: Make) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("fail", "no such thing"), ("leave", "SystemExit"), ("cancel", "cancelled")]
+    ("name", "said"),
+    [("fail", "no such thing"), ("leave", "SystemExit"), ("quits", "SystemExit"), ("cancel", "cancelled")],
 )
 async def test_whatever_it_raises_is_an_error_of_the_tool(make: Make, name: str, said: str) -> None:
     with pytest.raises(ToolFailed, match=said):
@@ -83,6 +87,7 @@ async def test_whatever_it_raises_is_an_error_of_the_tool(make: Make, name: str,
 async def test_something_else_than_a_text_is_told_after_the_fact(make: Make) -> None:
     answer = await make("number").run(made("number", text="x"), 5)
     assert answer.is_error and "returned int instead of a text" in answer.text
+    assert await make("untidy").run(made("untidy", text="x"), 5) == Answer("done", False, {}), "its text is not lost"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,17 @@ def test_an_agents_use_counts_by_day_month_or_altogether() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"tokens": "1.5"}, {"tokens": "-1"}, {"euros": "1"}, {"cost": "NaN"}, {"seconds": "1e99"}]
+    "bad",
+    [
+        {"tokens": "1.5"},
+        {"tokens": "-1"},
+        {"euros": "1"},
+        {"cost": "NaN"},
+        {"seconds": "1e99"},
+        # Written out it has a million digits.
+        {"cost": "1e-999999"},
+        {"cost": "0.0000000000001"},
+    ],
 )
 def test_limits_that_mean_nothing_are_refused(bad: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):

@@ -9,22 +9,26 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from milepost.domain.agents import AgentConfig
 from milepost.domain.budgets import Budget, Limits, Overflow, Spending
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
-from milepost.domain.events import BudgetReached, ModelFailed, ModelRetried
-from milepost.domain.messages import Sampling
+from milepost.domain.errors import BudgetExceeded
+from milepost.domain.events import BudgetReached, ModelCalled, ModelFailed, ModelRetried
+from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
 from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import UNKNOWN_USAGE, Cost, Usage
 from milepost.engine.budgets import session_scope
+from milepost.engine.effects import Entry
 from milepost.ports.ledger import LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
-from milepost.services.budgeting import Ask, reserve, settle_charged
-from milepost.services.finishing import Ending, end_turn
+from milepost.services.budgeting import Answered, Ask, reserve, settle_charged
+from milepost.services.effects import Charge, EffectJournal, Settlement
+from milepost.services.finishing import Ending, called_key, end_turn
 from milepost.services.sessions import OpenSession
 from milepost.services.turns import BeginTurn
 from milepost.storage import FileBlobStore
@@ -211,6 +215,54 @@ async def test_both_attempts_of_a_lost_call_are_charged_and_a_restart_changes_no
     assert used.usage.spent == Cost(complete=False)
     assert await opened.ledger.read(lambda tx: tx.budgets.open_of_turn(turn.turn_id)) == []
     assert (await opened.ledger.read(lambda tx: tx.effects.get(spec.effect_id))).state is EffectState.CANCELLED  # type: ignore[union-attr]
+
+
+async def test_answers_at_the_same_time_do_not_ask_for_more_tool_calls_than_are_left(
+    opened: OpenLedger, temporal_address: TemporalAddress, tmp_path: Path
+) -> None:
+    """Both were asked for while none was used; what one has got is no longer there for the other."""
+    budget = Budget(agent=Limits(tool_calls=4))
+    async with budgeted(opened, temporal_address, tmp_path, budget) as stack:
+        sessions = [await new_session(stack, tmp_path / str(n)) for n in range(2)]
+    journal, usage = EffectJournal(opened.ledger, stack.parts.clock, "w"), Usage(5, 0, 1)
+    under_way = []
+    for number, session in enumerate(sessions):
+        turn = (await stack.turns.begin(BeginTurn(session, "go"))).turn
+        spec, ask = replace(model_spec(turn), effect_id=str(number) * 64), Ask(budget, "default", 10, None)
+        await opened.ledger.write(lambda tx, turn=turn: tx.turns.claim(turn.turn_id, "run"))
+        entered = await journal.enter(spec, "run", lambda attempt: [], charge=Charge(ask, _not_refused))
+        assert entered.entry is Entry.DISPATCH
+        called = ModelCalled(
+            turn.turn_id,
+            "default",
+            spec.effect_id,
+            1,
+            1,
+            "scripted",
+            "demo",
+            AssistantMessage(()),
+            FinishReason.TOOL_CALLS,
+            usage,
+        )
+        under_way.append((spec, ask, NewEvent(called_key(spec.effect_id), called, turn.turn_id)))
+
+    async def settle(place: int, calls: int) -> None:
+        spec, ask, event = under_way[place]
+        outcome = Settlement(EffectState.SUCCEEDED, b"{}")
+        await journal.settle(spec, 1, outcome, [event], Answered(ask, calls, 5))
+
+    await settle(0, 3)
+    with pytest.raises(BudgetExceeded, match=r"4 \(tool calls\): 3 are used, and this call may need 3"):
+        await settle(1, 3)
+    still = await opened.ledger.read(lambda tx: tx.effects.get(under_way[1][0].effect_id))
+    assert still is not None and still.state is EffectState.DISPATCHED, "nothing of it was written"
+    await settle(1, 0)
+    used = await opened.ledger.read(lambda tx: tx.budgets.spending("agent/default/total"))
+    assert (used.tool_calls, used.reserved_tokens, used.usage.total_tokens) == (3, 0, 12)
+
+
+def _not_refused(attempt: int, error: BudgetExceeded) -> NoReturn:
+    raise AssertionError(error)
 
 
 @pytest.mark.parametrize("limit", [300, 10_000])

@@ -109,6 +109,9 @@ def _go_on(left: Left, folder: Path, name: str) -> None:
         assert "not found in Temporal" in interrupted["error"]["message"]
         output = instance.output(left.running_turn)
         assert output.startswith(left.streamed) and ("word " * 2_000).startswith(output)
+        used = instance.get(f"/sessions/{left.running_session}/usage")
+        assert (used["reserved_tokens"], used["model_calls"]) == (0, 1), "what the lost call had reserved is settled"
+        assert used["assumed_tokens"] > 0 and not used["usage"]["complete"]
         fresh = instance.ended(instance.begin(left.running_session, script=SHORT))
         assert fresh["state"] == "completed", fresh
         states = [turn["state"] for turn in instance.history(left.running_session)]

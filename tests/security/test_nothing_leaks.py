@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import signal
@@ -21,6 +22,7 @@ from tests.security.canaries import canary, leaks
 from tests.security.dumps import files, histories, postgres_rows
 from tests.security.instances import Instance
 from tests.support.openai_server import OpenAIServer, Reply
+from tests.support.peer import Peer, Request
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +36,23 @@ providers:
     headers: {{X-Team-Token: "file:secrets/header", X-Public: told-to-everybody}}
   keyless: {{type: openai_compatible, base_url: {base_url}, model: fake-small, api_key: "env:NO_SUCH_KEY"}}
   tape: {{type: recorded, cassette: tape.jsonl, source: echo, mode: record, model: fake-small}}
-agents: {{default: {{provider: echo}}}}
+tools:
+  lookup: &peer
+    type: http
+    description: Looks something up.
+    parameters: {{type: object, properties: {{title: {{type: string}}}}, required: [title]}}
+    url: {peer_url}/lookup
+    headers: {{Authorization: "env:TOOL_KEY", X-More: "file:secrets/tool"}}
+  refusing: {{<<: *peer, url: "{peer_url}/refusing", approval: allow}}
+hooks:
+  guard: &hook
+    type: http
+    when: before
+    url: {peer_url}/guard
+    headers: {{Authorization: "env:HOOK_KEY"}}
+  failing: {{<<: *hook, url: "{peer_url}/failing", on_failure: allow}}
+  scrub: {{<<: *hook, when: after, url: "{peer_url}/scrub", tools: [lookup], keep_original: true}}
+agents: {{default: {{provider: echo, tools: [lookup, refusing]}}}}
 sandbox: {{backend: none}}
 temporal: {{port: 0, ui_port: 0}}
 api: {{port: 0}}
@@ -48,6 +66,11 @@ COMMANDS = (
     ["doctor"],
     ["doctor", "--json"],
     ["session", "list", "--json"],
+    ["approvals", "list", "--json"],
+    ["policies", "list", "--json"],
+    ["search", "Authorization", "--json"],
+    ["search", "hidden", "--literal"],
+    ["verify"],
     ["url", "--json"],
     ["run", "Go", "--provider", "keyless", "--json"],
     ["run", "Go", "--provider", "echo", "--model", "refused"],
@@ -60,6 +83,7 @@ class Watched:
 
     milepost: Milepost
     server: OpenAIServer
+    peer: Peer
     canaries: dict[str, str]
     collected: dict[str, bytes] = field(default_factory=dict)
     database: str | None = None
@@ -75,22 +99,54 @@ class Watched:
 
 
 @pytest.fixture
-def watched(milepost: Milepost, model_server: OpenAIServer) -> Watched:
+def peer() -> Iterator[Peer]:
+    with Peer() as peer:
+        yield peer
+
+
+@pytest.fixture
+def watched(milepost: Milepost, model_server: OpenAIServer, peer: Peer) -> Watched:
     canaries = {
         "provider key": canary("key"),
         "secret header": canary("header"),
+        "tool's key": canary("tool"),
+        "tool's second header": canary("more"),
+        "hook's key": canary("hook"),
         "host environment": canary("host"),
         "database password": canary("password"),
     }
     (milepost.folder / "secrets").mkdir()
     (milepost.folder / "secrets" / "header").write_text(canaries["secret header"] + "\n")
-    milepost.configure(CONFIGURATION.format(base_url=model_server.base_url))
+    (milepost.folder / "secrets" / "tool").write_text(canaries["tool's second header"] + "\n")
+    milepost.configure(CONFIGURATION.format(base_url=model_server.base_url, peer_url=peer.url))
     milepost.environment = {
         "ECHO_KEY": canaries["provider key"],
+        "TOOL_KEY": canaries["tool's key"],
+        "HOOK_KEY": canaries["hook's key"],
         "SOME_TOKEN": canaries["host environment"],
         "LEDGER_PASSWORD": canaries["database password"],
     }
-    return Watched(milepost, model_server, canaries)
+    peer.respond = _echoing
+    return Watched(milepost, model_server, peer, canaries)
+
+
+def _echoing(request: Request) -> tuple[int, bytes]:
+    """Tools and hooks that send back what they were sent, in all they can say."""
+    sent = request.headers
+    echo = f"Authorization: {sent['authorization']}; {sent.get('x-more')}; "
+    echo += f"{base64.b64encode(echo.encode()).decode()} {json.dumps(sent)}"
+    decision: dict[str, Any] = {"decision": "rewrite", "reason": echo}
+    match request.path:
+        case "/lookup":
+            # More than an event holds: the whole of it goes to the blobs.
+            return 200, f"{echo} {'and so on ' * 40_000} {echo}".encode()
+        case "/guard":
+            # The key of an object is a text as well.
+            return 200, json.dumps({**decision, "arguments": {"title": echo, echo: [echo]}}).encode()
+        case "/scrub":
+            return 200, json.dumps({**decision, "output": f"{request.json['output']} {echo}"}).encode()
+        case _:
+            return 500, echo.encode()
 
 
 @contextlib.contextmanager
@@ -119,6 +175,8 @@ def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.
     with _running(watched) as instance:
         session = instance.open(watched.milepost.folder)
         _work(instance, watched, session)
+        _call_peers(instance, watched, session)
+        _read_back(instance, watched, session)
         _provoke(instance, session)
         if database == "sqlite":
             _run_commands(watched, session)
@@ -126,7 +184,7 @@ def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.
         address = TemporalAddress(instance.info["temporal_target"], instance.get("/instance")["temporal_namespace"])
         watched.collected.update(asyncio.run(_histories(address)))
     watched.collected.update(files(watched.milepost.home, without=frozenset({"api.token"})))
-    watched.collected.update(files(watched.milepost.folder, without=frozenset({"header"})))
+    watched.collected.update(files(watched.milepost.folder, without=frozenset({"header", "tool"})))
     if watched.database is not None:
         watched.collected.update(postgres_rows(watched.database))
     _look_around(watched)
@@ -194,6 +252,40 @@ def _work(instance: Instance, watched: Watched, session: str) -> None:
     assert taped["state"] == "completed"
     assert all(chat.headers["authorization"] == f"Bearer {key}" for chat in watched.server.chats)
     assert all(chat.headers["x-team-token"] == header for chat in watched.server.chats)
+
+
+def _call_peers(instance: Instance, watched: Watched, session: str) -> None:
+    """Calls of tools of the user's own, one of them approved by a person, with hooks around them."""
+    calls = [{"name": name, "id": name, "arguments": '{"title": "Leak"}'} for name in ("lookup", "refusing")]
+    watched.server.plan(Reply(calls=calls), Reply(text="I have seen it."))
+    turn = instance.begin(session, "Ask the peers")
+    instance.until(turn, lambda turn: turn["status"] == "waiting_for_person")
+    (asked,) = instance.get("/approvals", session_id=session, state="pending")["approvals"]
+    assert "[hidden]" in asked["arguments"], "the hook's echo is what a person is asked about"
+    instance.post(f"/approvals/{asked['approval_id']}/approve", {"remember": "agent_tool"})
+    _keep_stream(watched, "peers", instance.follow(session, turn))
+    assert instance.ended(turn)["state"] == "completed"
+    key, more = watched.canaries["tool's key"], watched.canaries["tool's second header"]
+    asked_of = {request.path: request.headers for request in watched.peer.requests}
+    assert set(asked_of) == {"/guard", "/failing", "/lookup", "/scrub", "/refusing"}
+    assert (asked_of["/lookup"]["authorization"], asked_of["/refusing"]["x-more"]) == (key, more)
+    assert asked_of["/scrub"]["authorization"] == watched.canaries["hook's key"]
+
+
+def _read_back(instance: Instance, watched: Watched, session: str) -> None:
+    """All that gives back what was recorded: exports, search, results, usage, and an import of the lossless export."""
+    for form in ("json", "md", "html"):
+        exported = instance.call("GET", f"/api/v1/sessions/{session}/export", params={"format": form})
+        assert exported.is_success
+        watched.keep(f"export {form}", exported.content)
+    watched.keep("search", [instance.get("/search", q=words) for words in ("Authorization", "hidden", "Leak")])
+    effects = instance.get(f"/sessions/{session}/effects", limit=100)["effects"]
+    for effect in effects:
+        instance.call("GET", f"/api/v1/effects/{effect['effect_id']}/output")
+        instance.call("GET", f"/api/v1/effects/{effect['effect_id']}/text")
+    instance.get(f"/sessions/{session}/usage")
+    copied = instance.post(f"/sessions/{session}/fork", {})
+    watched.keep("history of the fork", instance.history(copied["session"]["session_id"]))
 
 
 def _turn(instance: Instance, watched: Watched, session: str, name: str, *replies: Reply, **options: Any) -> Any:
@@ -270,6 +362,9 @@ def _look_around(watched: Watched) -> None:
     assert collected["text of answered"] == b"Your key is [hidden] and your header [hidden]."
     assert collected["text of stopped"].startswith(b"Your key is")
     assert b"[hidden]" in collected["tape.jsonl"]
+    for place in ("export json", "export md", "export html", "search", "history of the fork", "frames of peers"):
+        assert b"[hidden]" in collected[place], place
+    assert any(place.startswith("blobs") and b"[hidden]" in data for place, data in collected.items())
     assert b'"level": "debug"' in collected["log"]
     assert b"[hidden]" in collected["log"], "the server's headers are logged by a library"
     assert any(place.startswith("workflow") for place in collected) and "temporal.db" in collected

@@ -123,6 +123,21 @@ async def test_what_a_turn_records(make: Make, peer: Peer, tmp_path: Path) -> No
     assert "no tool 'bash'" in none.output.text
 
 
+async def test_arguments_that_are_nested_too_deeply_reach_nobody(make: Make, peer: Peer, tmp_path: Path) -> None:
+    """Far below the depth at which copying them fails, after the dispatch: of a call that was never made."""
+    stack = await make(http_tool("ticket", peer.url + "/ok"))
+    deep: object = 1
+    for _ in range(400):
+        deep = [deep]
+    session = await stack.open(tmp_path)
+    async with stack.worker():
+        begun = await stack.send(session, script=script({"calls": [call("ticket", x=deep)]}, {"text": "Done."}))
+        assert (await stack.ended(begun.turn.turn_id)).state is TurnState.COMPLETED
+    (finished,) = await results(stack, session)
+    assert finished.state is EffectState.FAILED and "nested too deeply" in finished.output.text
+    assert peer.requests == []
+
+
 @pytest.mark.parametrize("kind", [EffectClass.KEYED, EffectClass.AT_MOST_ONCE])
 async def test_a_worker_lost_during_a_call(make: Make, peer: Peer, tmp_path: Path, kind: EffectClass) -> None:
     stack = await make(tool(peer, "/slow", kind))

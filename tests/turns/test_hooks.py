@@ -22,10 +22,11 @@ from milepost.extensions.hooks import ConfiguredHooks
 from milepost.extensions.http import PeerClient
 from milepost.ledger.codec import to_json
 from milepost.providers.gateway import Gateway
+from milepost.security.redaction import Redactor
 from milepost.services.approvals import Answer
 from milepost.storage import FileBlobStore
 from milepost.temporal.client import TemporalAddress
-from tests.extensions.conftest import Secrets
+from tests.extensions.conftest import SECRET, Secrets
 from tests.support.databases import OpenLedger
 from tests.support.peer import Peer, Request
 from tests.support.sandboxes import MemorySandboxes
@@ -199,6 +200,32 @@ async def test_a_hook_that_fails(
         assert denied.error_code == "hook_failed" and "'guard'" in (denied.error_message or "")
 
 
+async def test_a_secret_that_a_hook_puts_into_arguments_is_hidden_in_them(
+    make: Make, peer: Peer, sandboxes: MemorySandboxes, tmp_path: Path
+) -> None:
+    """A hook that echoes its own credentials must not bring them into ledger and model requests."""
+    command = f"echo '{SECRET}'"
+    peer.respond = says(guard={"decision": "rewrite", "arguments": {"command": command}, "reason": f"{SECRET}!"})
+    stack = await make(before())
+    stack = replace(stack, parts=replace(stack.parts, redactor=Redactor([SECRET])))
+    session = await played(stack, tmp_path)
+    assert sandboxes.by_session[session].commands() == ["echo '[hidden]'"]
+    kept = json.dumps([to_json(event) for event in await events_of(stack, session)])
+    assert SECRET not in kept and "[hidden]!" in kept
+    assert not any(SECRET.encode() in (effect.result or b"") for effect in await stack.history.effects(session))
+
+
+async def test_arguments_of_a_hook_that_are_nested_too_deeply_deny(
+    make: Make, peer: Peer, sandboxes: MemorySandboxes, tmp_path: Path
+) -> None:
+    deep = b'{"decision": "rewrite", "arguments": {"command": ' + b"[" * 900 + b"]" * 900 + b"}}"
+    peer.respond = lambda request: (200, deep)
+    session = await played(stack := await make(before(on_failure=OnFailure.ALLOW)), tmp_path)
+    assert session not in sandboxes.by_session
+    (denied,) = await stack.history.effects(session, state=EffectState.DENIED)
+    assert denied.error_code == "hook_failed" and "nested too deeply" in (denied.error_message or "")
+
+
 @pytest.mark.parametrize("keep", [False, True])
 async def test_a_result_is_rewritten_before_anybody_gets_it(
     make: Make, peer: Peer, opened: OpenLedger, tmp_path: Path, keep: bool
@@ -249,6 +276,27 @@ async def test_a_worker_lost_while_a_hook_is_asked(
     assert len(peer.requests) == 2 and len(set(peer.keys())) == 1, "asked again with the same key"
     ran = sandboxes.by_session[session].commands() if session in sandboxes.by_session else []
     assert ran == (["print 4711"] if when is HookWhen.AFTER else [])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_output_of_a_call_that_ended_is_not_shown_around_a_hook_that_was_lost_with_its_worker(
+    make: Make, peer: Peer, sandboxes: MemorySandboxes, tmp_path: Path, keep: bool
+) -> None:
+    """The command has ended and the hook has not spoken when the worker is lost; then the turn is stopped."""
+    stack = await make(after(keep_original=keep), path="/slow")
+    session = await stack.open(tmp_path)
+    async with stack.worker(grace=0.1):
+        begun = await stack.send(session, script=ONE)
+        assert await asyncio.to_thread(peer.arrived)
+    await stack.turns.stop(begun.turn.turn_id, actor="test")
+    async with stack.worker():
+        assert (await stack.ended(begun.turn.turn_id)).state is TurnState.STOPPED
+    assert sandboxes.by_session[session].commands() == ["print 4711"]
+    (finished,) = await of_type(stack, session, ToolFinished)
+    assert finished.state is EffectState.SUCCEEDED, "how it ended is known and not kept back"
+    assert "ran print" not in finished.output.text and "'scrub'" in finished.output.text
+    assert (finished.full_output is not None) is keep
+    assert len(peer.requests) == 1, "no hook is asked after a stop"
 
 
 @pytest.mark.parametrize("when", list(HookWhen))
