@@ -8,4 +8,6 @@ set -eu
 
 prepare_environment dev
 cd "$ROOT"
+# Tests start hundreds of processes: each would compile every module again.
+unset PYTHONDONTWRITEBYTECODE
 exec "$VENV/bin/python" -m pytest -n 2 --dist loadfile -m "not slow" "$@"
