@@ -114,6 +114,11 @@ def print_report(call: Invocation, report: Json) -> None:
         _print_files(call, report["files"], dry_run=report["dry_run"])
     elif report["workspace_calls"]:
         call.out.line(f"Files stay as these calls left them: {escape(calls(report['workspace_calls']))}")
+        if report["dry_run"]:
+            call.out.line("  --files restores them too; decide when you rewind, it cannot be done later.")
+        else:
+            point = f"milepost session fork {report['session_id']} --at {report['to_number']} --files --workspace DIR"
+            call.out.line(f"  A new folder with the files of that point: {point}")
     if report["outside"]:
         call.out.line(f"Cannot be undone, outside the Workspace: {escape(calls(report['outside']))}")
 

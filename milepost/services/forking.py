@@ -27,7 +27,7 @@ from milepost.services.restores import RestoreService
 BATCH_TURNS = 20
 BATCH_BYTES = 8 * 1024 * 1024
 PAGE = 200
-MAX_EFFECTS = 1_000
+EFFECTS_PAGE = 500
 LEFT_ALONE_US = 60_000_000
 """A fork that is younger is left to the process that makes it."""
 
@@ -127,10 +127,7 @@ class ForkCopier:
             copied_from=old.turn_id,
         )
         tx.turns.add(new)
-        effects = tx.effects.page(fork.source_id, turn_id=old.turn_id, state=None, limit=MAX_EFFECTS)
-        ids = {effect.spec.effect_id: copied_id(fork.session_id, effect.spec.effect_id) for effect in effects}
-        for effect in effects:
-            _copy_effect(tx, effect, fork.session_id, turn_id, ids[effect.spec.effect_id])
+        ids = _copy_effects(tx, old, fork.session_id, turn_id)
         size, late = 0, False
         for item in tx.events.read_turn(fork.source_id, old.turn_id):
             size += len(item.payload)
@@ -150,6 +147,18 @@ class ForkCopier:
         if not late:
             raise LedgerCorrupt(f"Turn {old.turn_id} has no terminal event, so it cannot be copied.")
         return size
+
+
+def _copy_effects(tx: LedgerTx, old: Turn, session_id: str, turn_id: str) -> dict[str, str]:
+    """Copy all effects of a turn; the copies' ids by those of their originals."""
+    ids: dict[str, str] = {}
+    last: str | None = None
+    while page := tx.effects.page(old.session_id, turn_id=old.turn_id, state=None, limit=EFFECTS_PAGE, after=last):
+        for effect in page:
+            last = effect.spec.effect_id
+            ids[last] = copied_id(session_id, last)
+            _copy_effect(tx, effect, session_id, turn_id, ids[last])
+    return ids
 
 
 def _copy_effect(tx: LedgerTx, effect: Effect, session_id: str, turn_id: str, effect_id: str) -> None:

@@ -251,7 +251,10 @@ def test_a_rewind_tells_what_it_does_and_what_it_cannot_undo(ask: Ask) -> None:
     assert sent[-1] == {"to_number": 1, "files": False, "overwrite": False, "dry_run": True}
     assert "1 turn would be superseded" in shown and "mail [it]" in shown
     assert "2 x tool:bash (succeeded)" in shown and "1 x tool:send_mail (uncertain)" in shown
-    assert ask(answer, "session", "rewind", "ses_1", "--to", "trn_1").exit_code == 0
+    assert "--files restores them too" in shown
+    done = ask(answer, "session", "rewind", "ses_1", "--to", "trn_1")
+    assert done.exit_code == 0
+    assert "milepost session fork ses_1 --at 1 --files --workspace DIR" in done.output
     assert sent[-1] == {"to_turn": "trn_1", "files": False, "overwrite": False, "dry_run": False}
 
 

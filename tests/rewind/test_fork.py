@@ -75,6 +75,23 @@ async def test_the_copy_is_complete_and_the_source_untouched(bench: Bench) -> No
     assert await bench.verified() == []
 
 
+async def test_a_turn_of_many_calls_is_copied_whole(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milepost.services.forking.EFFECTS_PAGE", 2)
+    session = await bench.open()
+    turn = await bench.begin(session)
+    for number in range(1, 6):
+        await bench.call(session, turn, lambda: None, number)
+    await bench.end(session, turn)
+    fork = (await bench.forks.fork(ForkFrom(session, "anna"))).session.session_id
+    (copy,), (original,) = [(await bench.history.page(each)).entries for each in (fork, session)]
+    assert len(original.tools) == 5
+    assert told((copy,)) == told((original,))
+    assert len(await bench.history.effects(fork, limit=200)) == len(await bench.history.effects(session, limit=200))
+    known = {effect.spec.effect_id for effect in await bench.history.effects(fork, limit=200)}
+    assert {card.effect_id for card in copy.tools} <= known
+    assert await bench.verified() == []
+
+
 async def test_points(bench: Bench) -> None:
     session = await bench.open()
     turns = [await bench.turn(session, text) for text in ("one", "two", "three")]
