@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from milepost.bootstrap.system import UuidIds
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import SecretMissing
 from milepost.domain.events import ModelCalled
 from milepost.domain.turns import TurnState
 from milepost.providers.gateway import Gateway
+from milepost.services.live import Cursor, LiveService
+from milepost.services.rewinds import RewindService, RewindTo
+from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore
 from milepost.temporal.client import TemporalAddress
 from tests.providers.wires import WIRES, Wire
@@ -78,3 +83,41 @@ async def test_a_turn_with_thinking_and_a_call_and_the_turn_after_it(
     said = [json.dumps(seen.body[wire.messages_key])[:-1] for seen in server.chats]
     assert said[1].startswith(said[0]) and said[2].startswith(said[1])
     assert first.usage.complete and first.usage.output_tokens == 14
+
+
+@pytest.mark.slow
+async def test_a_stop_in_mid_thinking_a_change_of_model_and_a_rewind_leave_a_conversation_that_is_taken(
+    service: tuple[Wire, WireServer, Stack], tmp_path: Path
+) -> None:
+    wire, server, stack = service
+    calls = [{"name": "read_file", "arguments": RAW}]
+    signed = Reply(reasoning=THOUGHT, text="I look.", calls=calls, piece=40, extra={"signature_pieces": 3})
+    server.plan(signed, Reply(text="Done."), Reply(reasoning="Half a thought " * 200, delay=0.05))
+    rewinds = RewindService(stack.parts.ledger, stack.parts.clock, UuidIds(), GitSnapshots(tmp_path / "snapshots"))
+    session = await stack.open(tmp_path)
+    async with stack.worker():
+        await stack.ended((await stack.send(session)).turn.turn_id)
+        cut = (await stack.send(session, "think")).turn
+        await first_reasoning(stack, session)
+        await stack.turns.stop(cut.turn_id, actor="test")
+        stopped = await stack.ended(cut.turn_id)
+        after = await stack.ended((await stack.send(session, "go on")).turn.turn_id)
+        other = await stack.ended((await stack.send(session, "and now", model="fake-large")).turn.turn_id)
+        await rewinds.rewind(RewindTo(session, "test", 1))
+        again = await stack.ended((await stack.send(session, "once more")).turn.turn_id)
+    assert stopped.state is TurnState.STOPPED
+    # The fake refuses what its service would refuse.
+    states = [after.state, other.state, again.state]
+    assert states == [TurnState.COMPLETED] * 3, [turn.error_message for turn in (after, other, again)]
+    *_, third, fourth, fifth = server.chats
+    assert all("Half a thought" not in seen.raw for seen in (third, fourth, fifth)), "nobody signed it"
+    assert [SIGNATURES[wire.name] in seen.raw for seen in (third, fourth, fifth)] == [True, False, True]
+    assert "go on" not in fifth.raw and "and now" not in fifth.raw
+
+
+async def first_reasoning(stack: Stack, session_id: str) -> None:
+    live = LiveService(stack.parts.ledger, stack.parts.notifier, stack.parts.clock)
+    async with asyncio.timeout(30):
+        async for frame in live.follow(session_id, Cursor()):
+            if frame.type == "delta" and "Half" in str(frame.data["text"]):
+                return
