@@ -93,7 +93,7 @@ class CustomCalls:
         found: dict[str, Any] = {}
         for name, value in list(given.items())[:MAX_DETAILS]:
             if isinstance(value, str):
-                found[self._redactor.certain(str(name))[:64]] = self._redactor.certain(value)[:MAX_DETAIL_CHARACTERS]
+                found[self._redactor.certain(str(name))[:64]] = self._redactor.cut(value, MAX_DETAIL_CHARACTERS)
             elif isinstance(value, int) and abs(value) < 2**63:
                 found[self._redactor.certain(str(name))[:64]] = value
         return found

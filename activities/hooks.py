@@ -232,18 +232,16 @@ def _call(rule: HookRule, asked: Asked, spec: EffectSpec, result: Result | None)
 def _usable(rule: HookRule, asked: Asked, arguments: Mapping[str, Any], redactor: Redactor) -> Mapping[str, Any]:
     """The arguments without our own secrets, as those of a model are. Raises _UnusableRewrite."""
     try:
-        text = _json(arguments)
-        plan_arguments(asked.context.started, asked.part.tool, text)
-        hidden: dict[str, Any] = _hidden(json.loads(text), redactor)
+        hidden: dict[str, Any] = _hidden(json.loads(_json(arguments)), redactor)
         plan_arguments(asked.context.started, asked.part.tool, _json(hidden))
     except (ToolRejected, ValueError, TypeError, RecursionError) as error:
-        text = f"The arguments of the hook '{rule.name}' cannot be used: {str(error)[:1000]}"
-        raise _UnusableRewrite(text) from error
+        why = "they are nested too deeply" if isinstance(error, RecursionError) else redactor.cut(str(error), 1000)
+        raise _UnusableRewrite(f"The arguments of the hook '{rule.name}' cannot be used: {why}") from error
     return hidden
 
 
 def _hidden(value: Any, redactor: Redactor) -> Any:
-    """Each text without secrets; the depth is bounded by the check before."""
+    """Each text without secrets. Raises RecursionError for a value that no tool would accept."""
     if isinstance(value, str):
         return redactor.certain(value)
     if isinstance(value, list):

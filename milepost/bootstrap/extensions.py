@@ -30,7 +30,7 @@ async def open_extensions(config: Config) -> AsyncIterator[Extensions]:
     from milepost.extensions.http import PeerClient
     from milepost.extensions.tools import ConfiguredTools
 
-    peers = PeerClient(config.secrets)
+    peers = PeerClient(config.secrets, config.secrets.redactor)
     try:
         tools, hooks = ConfiguredTools(config.tools, peers), ConfiguredHooks(config.hooks, peers)
         for load in (tools.load, hooks.load):

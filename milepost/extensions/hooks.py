@@ -13,6 +13,7 @@ from milepost.extensions.http import PASSING, PeerClient, Reply
 from milepost.extensions.loading import load
 from milepost.extensions.threads import Threads
 from milepost.ports.hooks import ALLOW, Decision, Hook, HookCall
+from milepost.security.redaction import Redactor
 
 FORMAT_VERSION = 1
 MAX_REASON_CHARACTERS = 2000
@@ -60,7 +61,7 @@ class ConfiguredHooks:
         hook = self._get(call.hook)
         try:
             if isinstance(hook, HttpHook):
-                return _checked(call, await self._request(hook, call, seconds))
+                return _checked(call, await self._request(hook, call, seconds), self._peers.redactor)
             value = await self._threads.call(f"Hook '{call.hook}'", hook.run, call, seconds)
         except MilepostError as error:
             if isinstance(error, HookFailed | HookUnavailable):
@@ -69,9 +70,9 @@ class ConfiguredHooks:
                 error.message, retryable_now=isinstance(error, ToolFailed) and error.retryable_now
             ) from error
         except Exception as error:
-            said = f"{type(error).__name__}: {str(error)[:MAX_REASON_CHARACTERS]}"
+            said = f"{type(error).__name__}: {self._peers.redactor.cut(str(error), MAX_REASON_CHARACTERS)}"
             raise HookFailed(f"Hook '{call.hook}' failed: {said}") from error
-        return _checked(call, ALLOW if value is None else value)
+        return _checked(call, ALLOW if value is None else value, self._peers.redactor)
 
     def _get(self, name: str) -> HttpHook | Hook:
         if name in self._problems:
@@ -130,7 +131,7 @@ def _decision(owner: str, reply: Reply) -> Decision:
     return Decision(verdict, found.get("reason"), found.get("arguments"), found.get("output"))
 
 
-def _checked(call: HookCall, decision: object) -> Decision:
+def _checked(call: HookCall, decision: object, redactor: Redactor) -> Decision:
     """Raise HookFailed for a decision that cannot be carried out."""
     owner = f"Hook '{call.hook}'"
     if not isinstance(decision, Decision):
@@ -151,7 +152,7 @@ def _checked(call: HookCall, decision: object) -> Decision:
             raise HookFailed(f"{owner} wants to rewrite and gives no '{what}'.")
     return Decision(
         verdict,
-        None if reason is None else reason[:MAX_REASON_CHARACTERS],
+        None if reason is None else redactor.cut(reason, MAX_REASON_CHARACTERS),
         decision.arguments if call.when is HookWhen.BEFORE else None,
         decision.output if call.when is HookWhen.AFTER else None,
     )

@@ -14,9 +14,11 @@ import httpx
 from milepost.domain.errors import OutcomeUnknown, ToolFailed, ToolUnavailable
 from milepost.domain.extensions import HttpPeer
 from milepost.ports.secrets import SecretStore
+from milepost.security.redaction import Redactor
 
 CONNECT_SECONDS = 10.0
 MAX_CONNECTIONS = 64
+_END_CHARACTERS = 16 * 1024
 BODILESS = frozenset({"GET", "DELETE"})
 """Methods whose arguments travel in the query."""
 
@@ -44,8 +46,10 @@ class PeerClient:
     A kept one that the peer has closed meanwhile would leave open whether a request on it arrived.
     """
 
-    def __init__(self, secrets: SecretStore) -> None:
+    def __init__(self, secrets: SecretStore, redactor: Redactor | None = None) -> None:
         self._secrets = secrets
+        self.redactor = redactor or Redactor()
+        """Hides what a cut would leave of a secret; see `Redactor.cut`."""
         self._http = httpx.AsyncClient(
             trust_env=False,
             follow_redirects=False,
@@ -64,7 +68,7 @@ class PeerClient:
             async with asyncio.timeout(seconds):
                 response = await self._http.send(request, stream=True)
                 try:
-                    return await _read(response, limit)
+                    return await _read(response, limit, self.redactor)
                 finally:
                     await response.aclose()
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
@@ -119,7 +123,13 @@ class PeerClient:
         await self._http.aclose()
 
 
-async def _read(response: httpx.Response, limit: int) -> Reply:
+def cut(text: str, limit: int, redactor: Redactor) -> str:
+    """The first `limit` characters of a long text; looks only at its end, for a secret that the cut goes through."""
+    start = max(0, limit - _END_CHARACTERS)
+    return text[:start] + redactor.cut(text[start:], limit - start)
+
+
+async def _read(response: httpx.Response, limit: int, redactor: Redactor) -> Reply:
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         return Reply(response.status_code, COMPRESSED, False)
@@ -128,5 +138,6 @@ async def _read(response: httpx.Response, limit: int) -> Reply:
         data += piece[: limit + 1 - len(data)]
         if len(data) > limit:
             break
-    text = bytes(data[:limit]).decode("utf-8", "replace")
-    return Reply(response.status_code, text, len(data) > limit)
+    text = bytes(data).decode("utf-8", "replace")
+    truncated = len(data) > limit
+    return Reply(response.status_code, cut(text, len(text) - 1, redactor) if truncated else text, truncated)

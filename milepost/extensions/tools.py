@@ -19,13 +19,14 @@ from milepost.domain.extensions import (
     ToolConfig,
 )
 from milepost.domain.tools import CustomTool, ToolDefinition, ToolPolicy
-from milepost.extensions.http import BODILESS, GATEWAY, PASSING, PeerClient
+from milepost.extensions.http import BODILESS, GATEWAY, PASSING, PeerClient, cut
 from milepost.extensions.loading import load
 from milepost.extensions.threads import Threads
 from milepost.ports.tools import Answer, Call, Tool
 from milepost.security.schemas import check_parameters
 
 MAX_TEXT_CHARACTERS = 16 * 1024 * 1024
+MAX_ERROR_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class ConfiguredTools:
         note = f"\n[the answer was over {tool.response_bytes} bytes; the rest was not read]" if reply.truncated else ""
         if 200 <= reply.status < 300:
             return Answer((reply.text or "[the answer is empty]") + note, False, detail)
-        said = f": {reply.text[:4000]}" if reply.text.strip() else "."
+        said = f": {cut(reply.text, MAX_ERROR_CHARACTERS, self._peers.redactor)}" if reply.text.strip() else "."
         text = f"{owner} answered with status {reply.status}{said}"
         if 300 <= reply.status < 400:
             text = f"{owner} answered with a redirection ({reply.status}), which is not followed."
@@ -114,7 +115,8 @@ class ConfiguredTools:
         except MilepostError:
             raise
         except Exception as error:
-            raise ToolFailed(f"{call.tool} failed: {type(error).__name__}: {str(error)[:4000]}") from error
+            said = cut(str(error), MAX_ERROR_CHARACTERS, self._peers.redactor)
+            raise ToolFailed(f"{call.tool} failed: {type(error).__name__}: {said}") from error
         finally:
             gone.set()
         answer = Answer(value) if isinstance(value, str) else value
@@ -123,7 +125,7 @@ class ConfiguredTools:
             text = f"{call.tool} ran, and returned {type(value).__name__} instead of a text."
             return Answer(text, is_error=True)
         detail = answer.detail if isinstance(answer.detail, Mapping) else {}
-        return Answer(answer.text[:MAX_TEXT_CHARACTERS], bool(answer.is_error), detail)
+        return Answer(cut(answer.text, MAX_TEXT_CHARACTERS, self._peers.redactor), bool(answer.is_error), detail)
 
 
 def _query(value: Any) -> str:

@@ -13,7 +13,8 @@ from milepost.domain.extensions import HttpPeer
 from milepost.extensions.http import PeerClient
 from milepost.extensions.tools import ConfiguredTools
 from milepost.ports.tools import Answer
-from tests.extensions.conftest import SECRET, http_tool, made
+from milepost.security.redaction import Redactor
+from tests.extensions.conftest import SECRET, Secrets, http_tool, made
 from tests.support.peer import Peer
 
 
@@ -39,6 +40,23 @@ async def test_only_a_keyed_peer_gets_a_key(peer: Peer, client: PeerClient, effe
     (request,) = peer.requests
     assert "idempotency-key" not in request.headers
     assert request.body == b"" and request.path == "/ok?title=Gr%C3%BC%C3%9Fe&count=2"
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_is_not_cut_through_a_secret(peer: Peer, status: int) -> None:
+    """Half a secret could not be found afterwards."""
+    limit = 1000 if status == 200 else 4000
+    half = len(SECRET) - 4
+    peer.respond = lambda request: (status, b"x" * (limit - half) + SECRET.encode() + b"y" * 100)
+    client = PeerClient(Secrets(), Redactor([SECRET]))
+    try:
+        more = {"response_bytes": limit} if status == 200 else {}
+        text = (await called(peer, client, "/echoing", **more)).text
+    except ToolFailed as error:
+        text = str(error)
+    finally:
+        await client.close()
+    assert text.count("x") >= limit - half and SECRET[:12] not in text and "[hidden]" in text
 
 
 @pytest.mark.parametrize(
