@@ -189,7 +189,7 @@ async def test_forged_files_are_refused_and_leave_nothing(sqlite_ledger: Ledger,
     # Nothing came of any of them; the same document as it was is accepted.
     assert (await _load(sqlite_ledger, tmp_path, _forged(data, lambda *_: None, victim, turn), tmp_path)).created
     assert len(await sqlite_ledger.read(lambda tx: tx.sessions.page(status=None, before=None, limit=9))) == 3
-    assert (await VerificationService(sqlite_ledger).verify()).findings == []
+    assert (await VerificationService(sqlite_ledger, _contents(tmp_path)).verify()).findings == []
 
 
 async def test_a_file_brings_no_reservation(opened: OpenLedger, tmp_path: Path) -> None:
@@ -244,4 +244,4 @@ async def test_an_export_during_which_the_session_goes_on_can_be_imported(
         lambda tx: tx.effects.page(done.session_id, turn_id=None, state=EffectState.DISPATCHED, limit=9)
     )
     assert effects == []
-    assert (await VerificationService(sqlite_ledger).verify()).findings == []
+    assert (await VerificationService(sqlite_ledger, _contents(tmp_path)).verify()).findings == []

@@ -359,6 +359,8 @@ BAD_LINES: list[tuple[str, bytes]] = [
     ("Line 1: 'text' must be a text", b'{"role": "user", "text": 5}'),
     ("Line 1: The key 'txt' is not known", b'{"role": "user", "text": "x", "txt": "y"}'),
     ("Line 1: 'at' must be a time", b'{"role": "user", "text": "x", "at": "yesterday"}'),
+    ("Line 1: 'at' must be a time", b'{"role": "user", "text": "x", "at": "9999-12-31T23:59:59-12:00"}'),
+    ("Line 1: 'at' must be a time", b'{"role": "user", "text": "x", "at": "0001-01-01T00:00:00+12:00"}'),
     ("Line 2: 'call_id' names no call", b'{"role":"user","text":"x"}\n{"role":"tool","call_id":"c","text":"y"}'),
     ("Line 2: 'tool_calls' must be", b'{"role":"user","text":"x"}\n{"role":"assistant","tool_calls":5}'),
     ("Line 2: 'name' must be a text", b'{"role":"user","text":"x"}\n{"role":"assistant","tool_calls":[{"id":"1"}]}'),

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.ledger.codec import canonical_bytes
+from milepost.services.importing.course import FIRST_TIME, LAST_TIME
 from milepost.services.importing.plan import BadLine
 
 FORMAT = "transcript"
@@ -211,6 +212,9 @@ def _time(value: dict[str, Any], line: int) -> int | None:
         moment = datetime.fromisoformat(raw)
         if moment.tzinfo is None:
             raise ValueError
-        return (moment - _EPOCH) // timedelta(microseconds=1)
+        found = (moment - _EPOCH) // timedelta(microseconds=1)
+        if not FIRST_TIME <= found <= LAST_TIME:
+            raise ValueError
+        return found
     except (TypeError, ValueError, OverflowError) as error:
         raise BadLine(line, "'at' must be a time with an offset: 2026-01-31T12:00:00Z.") from error
