@@ -18,7 +18,8 @@ from milepost.engine.budgets import session_scope
 from milepost.ledger.chain import GENESIS, event_hash
 from milepost.ledger.codec import canonical_bytes
 from milepost.ports.ledger import Ledger
-from milepost.services.exporting.service import ExportFormat, ExportService
+from milepost.services.exporting.lossless import LosslessExport
+from milepost.services.exporting.reading import SpanReader
 from milepost.services.finishing import Ending
 from milepost.services.importing.plan import BadLine
 from milepost.services.rewinds import RewindService, RewindTo
@@ -222,8 +223,8 @@ async def test_an_export_during_which_the_session_goes_on_can_be_imported(
 ) -> None:
     """Turns that begin while it is written, with all their rows, are not of it."""
     session = await _source(sqlite_ledger, tmp_path)
-    service = ExportService(sqlite_ledger, _contents(tmp_path), SystemClock(), "0.1.0")
-    pieces = await service.export(session, ExportFormat.JSON)
+    span = await SpanReader(sqlite_ledger).open(session)
+    pieces = LosslessExport(sqlite_ledger, _contents(tmp_path), span, "0.1.0", 1).pieces()
     data = [await anext(pieces)]
     builder = Builder(sqlite_ledger)
     running = await sqlite_ledger.read(lambda tx: tx.turns.running(session))
