@@ -65,6 +65,7 @@ def unharmed(results: list[Result]) -> None:
     assert not told, "\n".join(told)
 
 
+@pytest.mark.slow
 @pytest.mark.play(runs=[on_sqlite])
 def test_a_kill_on_sqlite_leaves_no_trace(plays: Plays) -> None:
     results = plays.of(on_sqlite)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Milepost
 from tests.support.model_server import model_server
 from tests.support.openai_server import OpenAIServer
@@ -11,6 +13,7 @@ from tests.support.openai_server import OpenAIServer
 __all__ = ["model_server"]
 
 
+@pytest.mark.slow
 def test_models_are_listed_and_checked(milepost: Milepost, model_server: OpenAIServer, tmp_path: Path) -> None:
     done = milepost.run("models", "check")
     assert done.code == 0 and "scripted/demo (agent default)" in done.out and "--call" in done.out

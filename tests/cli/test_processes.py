@@ -20,6 +20,7 @@ def configure(milepost: Milepost, url: str, temporal: TemporalAddress) -> None:
     milepost.environment = {"TEST_DATABASE": url}
 
 
+@pytest.mark.slow
 def test_a_turn_goes_through_separate_processes(
     milepost: Milepost, empty_postgres_url: str, temporal_address: TemporalAddress
 ) -> None:

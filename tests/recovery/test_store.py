@@ -88,6 +88,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], bytes | None]] = {
 """What happened to the store, and by what the archived file can be known, if there is one."""
 
 
+@pytest.mark.slow
 def test_history_goes_on_whatever_happened_to_the_store(left: Left, tmp_path: Path) -> None:
     with ThreadPoolExecutor(len(DAMAGES)) as threads:
         started = {name: threads.submit(_go_on, left, tmp_path / str(n), name) for n, name in enumerate(DAMAGES)}
