@@ -6,12 +6,13 @@ all the work of such a process.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
+import select
 import signal
 import sys
-from dataclasses import dataclass, replace
+import threading
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -53,8 +54,6 @@ from milepost.services.turns import BeginTurn, TurnService, TurnView
 from milepost.storage import open_ledger, tables
 from tests.chaos.points import Boundary, Trap, TrappedLedger, When
 
-_PR_SET_PDEATHSIG = 1
-
 RECOVERING_SECONDS = 3.0
 """What is 60 s in the product: after this time without a live worker no turn may be shown as `working`."""
 
@@ -76,12 +75,13 @@ class Orders:
     log: Path
     off: frozenset[str] = frozenset()
     shorten: bool = True
+    owner: int = field(default_factory=os.getpid)
     release: str = ""
 
 
 def run(orders: Orders, wire: Connection) -> NoReturn:
     """Be the process."""
-    _die_with_parent()
+    _die_with(orders.owner)
     log = os.open(orders.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -101,10 +101,15 @@ def run(orders: Orders, wire: Connection) -> NoReturn:
     raise AssertionError("the command returned")
 
 
-def _die_with_parent() -> None:
-    """A test run that is killed leaves no processes behind."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _die_with(owner: int) -> None:
+    """A test run that is killed leaves no processes behind, though their parent, the fork server, outlives it."""
+    watched = os.pidfd_open(owner)
+
+    def watch() -> None:
+        select.select([watched], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _put(target: str, value: object) -> None:
