@@ -13,7 +13,7 @@ from milepost.temporal.client import connect
 from tests.chaos import turn as plan
 from tests.chaos.client import background
 from tests.chaos.evidence import Fault, Kind, gather
-from tests.chaos.matrix import Cell, Kill, World, carry_out, open_world, session
+from tests.chaos.matrix import END_SECONDS, Cell, Kill, World, carry_out, open_world, session
 from tests.chaos.points import Boundary, Point, When
 
 LOST_SECONDS = 12.0
@@ -21,19 +21,21 @@ TWIN_SECONDS = 60.0
 HELD = "tool.1.2"
 
 
-async def kill_without(guarantee: str, boundary: Boundary, point: Point, podman_root: Path) -> list[Fault]:
+async def kill_without(
+    guarantee: str, boundary: Boundary, point: Point, podman_root: Path, patience: float = END_SECONDS
+) -> list[Fault]:
     """The faults of one kill of an instance on SQLite whose processes do not keep the guarantee."""
     async with open_world("sqlite", podman_root, frozenset({guarantee})) as world, session(world):
         undisturbed = await world.undisturbed()
         assert not undisturbed, undisturbed
-        world.patience = LOST_SECONDS
+        world.patience = patience
         kill = Kill(Cell("sqlite", "instance", boundary), 0, point, 0.2)
         return (await carry_out(world, kill, 1)).faults
 
 
 async def without_outbox(podman_root: Path) -> list[Fault]:
     """Killed after the commit of a turn that nobody will start."""
-    return await kill_without("outbox", Boundary.BEGIN, Point(Boundary.BEGIN, When.AFTER), podman_root)
+    return await kill_without("outbox", Boundary.BEGIN, Point(Boundary.BEGIN, When.AFTER), podman_root, LOST_SECONDS)
 
 
 async def without_fencing(podman_root: Path) -> list[Fault]:
