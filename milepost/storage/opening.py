@@ -213,21 +213,15 @@ async def _run_snapshot(target: _Target, work: Callable[[Connection], T]) -> T:
 
 
 def _run_sqlite_snapshot(path: Path, work: Callable[[Connection], T]) -> T:
-    engine = sqlite_engine(path, begin="BEGIN", readers=1)
-    try:
-        with engine.begin() as conn:
-            return work(conn)
-    except Exception as error:
-        fault = faults.sqlite_fault(error, str(path))
-        if fault is None:
-            raise
-        raise fault from error
-    finally:
-        engine.dispose()
+    return _once(sqlite_engine(path, begin="BEGIN", readers=1), path, work)
 
 
 def _run_sqlite(path: Path, work: Callable[[Connection], T], foreign_keys: bool) -> T:
-    engine: Engine = sqlite_engine(path, foreign_keys=foreign_keys)
+    return _once(sqlite_engine(path, foreign_keys=foreign_keys), path, work)
+
+
+def _once(engine: Engine, path: Path, work: Callable[[Connection], T]) -> T:
+    """One transaction on an engine that is made for it."""
     try:
         with engine.begin() as conn:
             return work(conn)
