@@ -447,6 +447,21 @@ class CassetteMiss(ModelError):
     may_have_cost = False
 
 
+class EmbedderUnknown(MilepostError):
+    """No embedder has this name; the fix names those that there are."""
+
+    code = "embedder_unknown"
+    kind = ErrorKind.INVALID
+
+
+class EmbeddingFailed(MilepostError):
+    """An embedder made no vectors: not installed, not reachable, too slow, or its answer cannot be used."""
+
+    code = "embedding_failed"
+    kind = ErrorKind.UNAVAILABLE
+    retryable = True
+
+
 class SandboxUnavailable(MilepostError):
     """No sandbox can be had (no Podman, no image, service down); the fix says what to install or start."""
 

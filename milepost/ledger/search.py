@@ -19,7 +19,7 @@ from milepost.domain.events import (
     TurnStopped,
 )
 from milepost.domain.search import SearchKind, Term, WordQuery
-from milepost.ledger.words import placed_words, words
+from milepost.engine.words import placed_words, words
 
 MAX_QUERY_WORDS = 64
 """Words of a query that count; further ones are passed over."""

@@ -1,7 +1,7 @@
 """The search index: rows that say which text a passage is of, and the passages' words in the database's own index.
 
 SQLite keeps the words in a contentless FTS5 table, PostgreSQL in a table of tsvectors under a GIN index; both are made
-by the migrations and are called `search_words`. Neither has a say in what a word is (see `ledger.words`), so a query
+by the migrations and are called `search_words`. Neither has a say in what a word is (see `engine.words`), so a query
 finds the same texts on both. Texts are not kept a second time: they are in the events.
 """
 

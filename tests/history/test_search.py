@@ -13,8 +13,9 @@ from milepost.domain.content import Content
 from milepost.domain.errors import InvalidInput, PayloadTooLarge, SessionNotFound
 from milepost.domain.search import SearchFilter, SearchKind
 from milepost.domain.turns import TurnRequest, TurnState
+from milepost.engine.words import words
 from milepost.ledger.search import parse_query
-from milepost.ledger.words import MAX_PASSAGE_WORDS, OVERLAP_WORDS, passages, words
+from milepost.ledger.words import MAX_PASSAGE_WORDS, OVERLAP_WORDS, passages
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.finishing import Ending
 from milepost.services.search import Hit, SearchRequest, SearchService

@@ -1,0 +1,1 @@
+"""Embedders: adapters that make vectors of texts."""
