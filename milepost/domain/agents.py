@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS
 from milepost.domain.budgets import Budget
 from milepost.domain.hooks import HookRule
+from milepost.domain.memory import MemorySettings
 from milepost.domain.messages import Sampling
 from milepost.domain.providers import Route
 from milepost.domain.tools import Approval
@@ -28,6 +29,7 @@ class AgentConfig:
 
     `approvals` says by tool (`*`: any other) whether a person must agree; a tool without an entry has the built-in
     default. A question is open for `approval_seconds`. `fallbacks` are tried in order when a model call fails.
+    `memory` is None for an agent that has none.
     """
 
     agent_id: str
@@ -42,3 +44,4 @@ class AgentConfig:
     hooks: tuple[HookRule, ...] = ()
     fallbacks: tuple[Route, ...] = ()
     budget: Budget = field(default_factory=Budget)
+    memory: MemorySettings | None = None

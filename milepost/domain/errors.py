@@ -565,3 +565,50 @@ class OutcomeUnknown(MilepostError):
     def __init__(self, message: str, *, in_time: bool = False) -> None:
         super().__init__(message)
         self.in_time = in_time
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+class MemoryUnavailable(MilepostError):
+    """The memory store does not answer, or refuses what it is asked."""
+
+    code = "memory_unavailable"
+    kind = ErrorKind.STORAGE
+    retryable = True
+
+
+class MemoryDamaged(MilepostError):
+    """What the memory store holds cannot be read."""
+
+    code = "memory_damaged"
+    kind = ErrorKind.STORAGE
+
+
+class MemoryOff(MilepostError):
+    """The agent has no memory by its configuration."""
+
+    code = "memory_off"
+    kind = ErrorKind.CONFLICT
+
+
+class BlockNotFound(MilepostError):
+    """The agent has no such core block, or the block no such version."""
+
+    code = "block_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class BlockConflict(MilepostError):
+    """Somebody else wrote the block meanwhile."""
+
+    code = "block_conflict"
+    kind = ErrorKind.CONFLICT
+    retryable = True
+
+
+class BlockTooLong(MilepostError):
+    """The text is over the block's limit; the message names it."""
+
+    code = "block_too_long"
+    kind = ErrorKind.TOO_LARGE

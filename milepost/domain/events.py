@@ -16,6 +16,8 @@ from milepost.domain.budgets import Budget, Limits, Overflow
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.hooks import HookRule, HookVerdict, HookWhen
+from milepost.domain.memory import MemorySettings
+from milepost.domain.memory_events import MEMORY_EVENTS, MemoryEvent, MemoryWritten
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
 from milepost.domain.prices import ModelPrices, RoutePrices
 from milepost.domain.providers import Route
@@ -93,6 +95,7 @@ class AgentStarted:
     prices: tuple[RoutePrices, ...] = ()
     hooks: tuple[HookRule, ...] = ()
     budget: Budget = field(default_factory=Budget)
+    memory: MemorySettings | None = None
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -543,6 +546,7 @@ Event = (
     | AttemptStarted
     | AttemptEnded
     | InstanceStarted
+    | MemoryEvent
 )
 
 SESSION_EVENTS: tuple[type[Event], ...] = (
@@ -573,6 +577,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     WorkspaceSnapshotted,
     WorkspaceRestored,
     ImportCompleted,
+    *MEMORY_EVENTS,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,
@@ -584,5 +589,5 @@ EVENT_TYPES: dict[str, type[Event]] = {cls.TYPE: cls for kinds in EVENTS_BY_KIND
 
 TERMINAL_TURN_EVENTS: tuple[type[Event], ...] = (TurnCompleted, TurnFailed, TurnStopped, TurnInterrupted)
 
-LATE_EVENTS: tuple[type[Event], ...] = (EffectReconciled,)
+LATE_EVENTS: tuple[type[Event], ...] = (EffectReconciled, MemoryWritten)
 """May follow a turn's terminal event: facts that arrive late. Every other event of an ended turn is refused."""
