@@ -612,3 +612,17 @@ class BlockTooLong(MilepostError):
 
     code = "block_too_long"
     kind = ErrorKind.TOO_LARGE
+
+
+class RecordNotFound(MilepostError):
+    """There is no record of this id in the owner's memory, or it was forgotten."""
+
+    code = "record_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class EmbeddingMismatch(MilepostError):
+    """The stored vectors are another embedder's; the fix is the command that makes them anew."""
+
+    code = "embedding_mismatch"
+    kind = ErrorKind.CONFLICT

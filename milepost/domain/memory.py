@@ -214,10 +214,16 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a search found, best first. `incomplete` counts records that have no vector (yet)."""
+    """What a search found, best first.
+
+    `searched` counts records that could have been found, `incomplete` those of them that have no vector (yet), so that
+    only their words were compared. `problem` says why no meaning was compared at all.
+    """
 
     items: tuple[Recalled, ...] = ()
     incomplete: int = 0
+    searched: int = 0
+    problem: str = ""
 
 
 # --- what an agent is given -------------------------------------------------------------------------------------
