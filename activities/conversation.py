@@ -166,15 +166,16 @@ class Conversations:
             pairs = [(item, event) for item, event in pairs if not _is_from(event, agent, round_)]
         events = tuple(event for _, event in pairs)
         started = _started(events, turn_id, agent)
-        messages = turn_messages(events, agent)
+        readable = any(tool.name == "read_output" for tool in started.tools)
+        messages = turn_messages(events, agent, readable=readable)
         omitted = 0
         if round_ is not None:
             budget = MAX_PROJECTED_BYTES - sum(len(item.payload) for item, _ in pairs)
-            earlier, omitted = self._earlier(tx, turn, agent, budget)
+            earlier, omitted = self._earlier(tx, turn, agent, budget, readable)
             messages = [*earlier, *messages]
         return TurnContext(session, turn, started, events, tuple(messages), omitted)
 
-    def _earlier(self, tx: LedgerTx, turn: Turn, agent: str, budget: int) -> tuple[list[Message], int]:
+    def _earlier(self, tx: LedgerTx, turn: Turn, agent: str, budget: int, readable: bool) -> tuple[list[Message], int]:
         segments: list[list[Message]] = []
         before = turn.number
         while len(segments) < MAX_PROJECTED_TURNS:
@@ -189,7 +190,8 @@ class Conversations:
                 if budget < 0 or len(segments) >= MAX_PROJECTED_TURNS:
                     return _joined(segments), earlier.number
                 if stored:
-                    segments.append(turn_messages([self._decoded.event(item) for item in stored], agent))
+                    events = [self._decoded.event(item) for item in stored]
+                    segments.append(turn_messages(events, agent, readable=readable))
             if len(page) < PAGE:
                 break
             before = page[-1].number

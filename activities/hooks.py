@@ -28,7 +28,7 @@ from milepost.services.contents import Contents
 from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.finishing import CANCELLED_TEXT
 from milepost.services.stops import StopSignal
-from milepost.tools import Planned, PlannedCustom, render_answer
+from milepost.tools import Planned, PlannedTool, render_answer
 
 TRIES = 3
 """Of a hook that cannot be reached or is busy; each with the same key."""
@@ -303,7 +303,7 @@ def _json(arguments: Mapping[str, Any]) -> str:
 
 def values_of(planned: Planned, arguments: str) -> Mapping[str, Any]:
     """The arguments of a planned call as an object; they were checked, so they parse."""
-    if isinstance(planned, PlannedCustom):
+    if not isinstance(planned, PlannedTool):
         return planned.arguments
     value = json.loads(arguments) if arguments.strip() else {}
     # One that was encoded twice.

@@ -12,13 +12,21 @@ from milepost.domain.effects import EffectSpec, EffectState
 from milepost.domain.errors import ToolRejected
 from milepost.domain.events import AgentStarted, ToolStarted
 from milepost.domain.messages import FinishReason, ToolCallPart
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, Approval, CustomTool, Parallel, ToolPolicy, tool_approval
+from milepost.domain.tools import (
+    BUILTIN_TOOL_POLICIES,
+    UNSANDBOXED_TOOLS,
+    Approval,
+    CustomTool,
+    Parallel,
+    ToolPolicy,
+    tool_approval,
+)
 from milepost.ports.ledger import NewEvent
 from milepost.services.contents import text_bytes
 from milepost.services.finishing import tool_event_key
 from milepost.services.gate import Gate
 from milepost.services.stops import StopSignal
-from milepost.tools import Planned, PlannedCustom, plan, plan_custom
+from milepost.tools import Planned, PlannedTool, plan, plan_custom
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ def plan_call(
         input_digest=digest(arguments),
         malformed=malformed,
         timeout_seconds=timeout,
-        sandboxed=custom_tool(started, call.tool) is None,
+        sandboxed=custom_tool(started, call.tool) is None and call.tool not in UNSANDBOXED_TOOLS,
     )
 
 
@@ -140,4 +148,4 @@ def boundary_result(effect: str, result: Result) -> RunToolResult:
 
 def is_sandboxed(call: ToolCall) -> bool:
     """Whether it runs in the Session's sandbox."""
-    return not isinstance(call.planned, PlannedCustom)
+    return isinstance(call.planned, PlannedTool)

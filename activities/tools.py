@@ -14,6 +14,7 @@ from activities.custom import LOST_TEXT as CUSTOM_LOST_TEXT
 from activities.custom import CustomCalls
 from activities.guard import heartbeats
 from activities.hooks import Asked, HookedCalls, values_of, withheld
+from activities.internal import InternalCalls
 from activities.sandboxed import LOST_TEXT, Opened, SandboxedCalls
 from activities.toolcalls import (
     Result,
@@ -21,6 +22,7 @@ from activities.toolcalls import (
     boundary_result,
     digest,
     gate_of,
+    is_sandboxed,
     plan_arguments,
     policy_of,
     started_event,
@@ -46,7 +48,7 @@ from milepost.services.contents import Contents
 from milepost.services.effects import EffectJournal, Entered, Settlement
 from milepost.services.finishing import call_place, call_position, tool_event_key
 from milepost.services.stops import StopWatch
-from milepost.tools import Planned, PlannedCustom, plan
+from milepost.tools import Planned, PlannedCustom, PlannedInternal, PlannedTool, plan
 
 
 class ToolActivities:
@@ -59,6 +61,7 @@ class ToolActivities:
         journal: EffectJournal,
         sandboxed: SandboxedCalls,
         custom: CustomCalls,
+        internal: InternalCalls,
         hooked: HookedCalls,
         stops: StopWatch,
     ) -> None:
@@ -67,6 +70,7 @@ class ToolActivities:
         self._journal = journal
         self._sandboxed = sandboxed
         self._custom = custom
+        self._internal = internal
         self._hooked = hooked
         self._stops = stops
 
@@ -126,6 +130,8 @@ class ToolActivities:
             planned = plan(part.tool, await self._contents.load(spec.arguments or part.arguments))
         except MilepostError:
             return 0
+        if not isinstance(planned, PlannedTool):
+            return 0
         result = await self._sandboxed.end(context.session, spec.effect_id, part.tool, planned)
         if result is None:
             return 0
@@ -154,7 +160,7 @@ class ToolActivities:
             held = await self._journal.ask(spec, params.claim, gate)
             if held is not None:
                 return await self._not_run(call, held)
-        opened = Opened() if isinstance(call.planned, PlannedCustom) else await self._sandboxed.open(call)
+        opened = await self._sandboxed.open(call) if is_sandboxed(call) else Opened()
         entered = await self._journal.enter(
             spec, params.claim, lambda attempt: [started_event(call, attempt, opened.boot)], gate
         )
@@ -176,6 +182,8 @@ class ToolActivities:
     async def _outcome(self, call: ToolCall, opened: Opened, entry: Entry, attempt: int) -> Result:
         if isinstance(call.planned, PlannedCustom):
             return await self._custom.outcome(call, call.planned, first=attempt == 1)
+        if isinstance(call.planned, PlannedInternal):
+            return await self._internal.outcome(call, call.planned)
         attach_to = None
         if entry is Entry.ATTACH:
             attach_to = await self._sandboxed.attach_to(call.spec, attempt, opened.boot)
@@ -213,7 +221,7 @@ class ToolActivities:
 
     async def _settle(self, call: ToolCall, attempt: int, result: Result) -> RunToolResult:
         spec = call.spec
-        if not isinstance(call.planned, PlannedCustom):
+        if is_sandboxed(call):
             await self._sandboxed.left(call.context.session, spec, call.part.tool, attempt, result)
         returned = boundary_result(spec.effect_id, result)
         event = await self._finished(call.params, call.part, spec.effect_id, attempt, result)

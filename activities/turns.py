@@ -26,7 +26,7 @@ from milepost.domain.hooks import OnFailure
 from milepost.domain.prices import RoutePrices
 from milepost.domain.providers import Route
 from milepost.domain.sessions import Session
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, ToolDefinition, tool_approval
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, UNSANDBOXED_TOOLS, ToolDefinition, tool_approval
 from milepost.domain.turns import Turn, TurnState
 from milepost.ports.hooks import Hooks
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
@@ -97,7 +97,8 @@ class TurnActivities:
         if agent is None:
             raise AgentUnknown(f"The configuration no longer has the agent '{agent_id}'.", field="agent")
         built_in = [tool for tool in agent.tools if tool in BUILTIN_TOOL_POLICIES]
-        offered = built_in if tools_unavailable is None else []
+        sandboxed = [tool for tool in built_in if tool not in UNSANDBOXED_TOOLS]
+        offered = [tool for tool in built_in if tools_unavailable is None or tool in UNSANDBOXED_TOOLS]
         # Tools of the user's own need no sandbox.
         custom = self._custom_tools.offered([tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES])
         self._hooks.require([hook.name for hook in agent.hooks if hook.on_failure is OnFailure.DENY])
@@ -115,7 +116,7 @@ class TurnActivities:
             tools=(*self._tools(offered), *(definition for definition, _ in custom)),
             sampling=agent.sampling,
             max_rounds=agent.max_rounds,
-            tools_unavailable=tools_unavailable if built_in else None,
+            tools_unavailable=tools_unavailable if sandboxed else None,
             approvals=approvals,
             approval_seconds=agent.approval_seconds,
             fallbacks=fallbacks,

@@ -13,6 +13,7 @@ from temporalio.client import Client
 from activities.conversation import Conversations
 from activities.custom import CustomCalls
 from activities.hooks import HookedCalls
+from activities.internal import InternalCalls, output_tools
 from activities.models import ModelActivities
 from activities.sandboxed import SandboxedCalls
 from activities.toolcalls import plan_call
@@ -38,6 +39,7 @@ from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.effects import EffectJournal
 from milepost.services.forking import ForkCopier
+from milepost.services.outputs import OutputReader
 from milepost.services.reconcile import Reconciler
 from milepost.services.stops import StopWatch
 from milepost.services.workbench import Workbench
@@ -130,8 +132,9 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
     )
     sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard)
     custom = CustomCalls(parts.custom_tools, parts.redactor)
+    internal = InternalCalls(output_tools(OutputReader(parts.ledger, parts.contents)))
     hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
-    tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, hooked, stops)
+    tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, internal, hooked, stops)
     return TurnSteps(conversations, turns, models, tools)
 
 

@@ -27,7 +27,9 @@ SCRIPTED = "scripted"
 MIB = 1024**2
 MAX_MEMORY = 1024**5
 
-ToolName = Literal["read_file", "write_file", "edit_file", "list_dir", "grep", "glob", "bash"]
+ToolName = Literal[
+    "read_file", "write_file", "edit_file", "list_dir", "grep", "glob", "bash", "read_output", "search_output"
+]
 
 
 def _database_url(value: str) -> str:

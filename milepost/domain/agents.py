@@ -20,7 +20,17 @@ DEFAULT_SYSTEM_PROMPT = (
     "When you are done, say in a few sentences what you did."
 )
 
-ALL_TOOLS = ("read_file", "write_file", "edit_file", "list_dir", "grep", "glob", "bash")
+ALL_TOOLS = (
+    "read_file",
+    "write_file",
+    "edit_file",
+    "list_dir",
+    "grep",
+    "glob",
+    "bash",
+    "read_output",
+    "search_output",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,11 +58,17 @@ BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
     "write_file": ToolPolicy(EffectClass.IDEMPOTENT, Parallel.ORDERED),
     "edit_file": ToolPolicy(EffectClass.ATTACHABLE, Parallel.ORDERED),
     "bash": ToolPolicy(EffectClass.ATTACHABLE, Parallel.EXCLUSIVE),
+    "read_output": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "search_output": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
 }
 """Every built-in tool's effect class, parallel policy and default approval; documented in docs/tools.md.
 
-All run inside the sandbox on the workspace the person chose, which is why none asks by default.
+None asks by default: they run inside the sandbox on the workspace the person chose, or on what Milepost keeps of the
+Session itself.
 """
+
+UNSANDBOXED_TOOLS = frozenset({"read_output", "search_output"})
+"""Built-in tools that work on what Milepost keeps of the Session. They need no sandbox and run where model calls do."""
 
 ANY_TOOL = "*"
 

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from milepost.domain.content import Content
 from milepost.domain.events import Event, ModelCalled, ToolFinished, TurnBegun
 from milepost.domain.messages import Message, ToolMessage, UserMessage
+from milepost.domain.outputs import OutputRef
 
 TRANSCRIPT_EVENTS = (TurnBegun.TYPE, ModelCalled.TYPE, ToolFinished.TYPE)
 
 NO_RESULT = "The call was cancelled before it had a result."
 
 
-def turn_messages(events: Iterable[Event], agent: str) -> list[Message]:
+SHORTENED = "[shortened; read_output has all of it under ref {ref}]"
+
+
+def turn_messages(events: Iterable[Event], agent: str, *, readable: bool = False) -> list[Message]:
     """The messages of one turn as one agent sees them, results in the order of the calls.
 
     A call without a recorded result (a turn that was stopped or interrupted) gets a synthetic error result, so that
-    every provider accepts the next request.
+    every provider accepts the next request. With `readable`, a result that is not the whole output says where that is.
     """
     relevant = list(events)
+    number = next((event.number for event in relevant if isinstance(event, TurnBegun)), 0)
     # By place, not by id: ids are the provider's, and nothing here rests on their being unique.
     results = {
-        (event.round, event.index): ToolMessage(event.call_id, event.tool, event.output, event.is_error)
+        (event.round, event.index): ToolMessage(
+            event.call_id, event.tool, _shown(event, number if readable else 0), event.is_error
+        )
         for event in relevant
         if isinstance(event, ToolFinished) and event.agent == agent
     }
@@ -39,6 +47,14 @@ def turn_messages(events: Iterable[Event], agent: str) -> list[Message]:
             case _:
                 pass
     return messages
+
+
+def _shown(event: ToolFinished, turn: int) -> Content:
+    """What the model gets of a result; `turn` 0: nothing is said of the rest."""
+    if not turn or (event.full_output is None and event.output.blob is None):
+        return event.output
+    ref = OutputRef(turn, event.round, event.index + 1)
+    return replace(event.output, text=f"{event.output.text}\n{SHORTENED.format(ref=ref)}")
 
 
 def unanswered_calls(events: Sequence[Event]) -> list[tuple[ModelCalled, int]]:

@@ -12,7 +12,7 @@ from milepost.domain.errors import InvalidInput, SnapshotFailed, TurnSuperseded,
 from milepost.domain.events import SessionRewound, StreamKind, WorkspaceRestored
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, UNSANDBOXED_TOOLS
 from milepost.domain.turns import Turn
 from milepost.domain.workspaces import LeasePurpose, Restore, RestoreKind, RestoreState, workspace_busy
 from milepost.ports.ledger import EffectCount, Ledger, LedgerTx, NewEvent
@@ -28,7 +28,7 @@ SHOWN_TURNS = 100
 
 _HARMLESS = frozenset({EffectClass.PURE, EffectClass.OBSERVE, EffectClass.MODEL, EffectClass.INTERNAL_STATE})
 _NOT_RUN = frozenset({EffectState.PLANNED, EffectState.AWAITING_APPROVAL, EffectState.DENIED})
-_IN_WORKSPACE = frozenset(f"tool:{name}" for name in BUILTIN_TOOL_POLICIES)
+_IN_WORKSPACE = frozenset(f"tool:{name}" for name in BUILTIN_TOOL_POLICIES if name not in UNSANDBOXED_TOOLS)
 
 
 @dataclass(frozen=True, slots=True)

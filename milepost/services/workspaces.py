@@ -13,7 +13,7 @@ from milepost.domain.effects import EffectClass
 from milepost.domain.errors import MilepostError, SnapshotFailed, StorageUnavailable, TurnNotRunning, WorkspaceBusy
 from milepost.domain.events import StreamKind, WorkspaceSnapshotted
 from milepost.domain.sessions import Session, Workspace
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, UNSANDBOXED_TOOLS
 from milepost.domain.workspaces import LeasePurpose, WorkspaceLease
 from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
@@ -36,6 +36,8 @@ _log = get_logger(__name__)
 
 def can_write(tool: str) -> bool:
     """Whether a built-in tool may change files of the Workspace."""
+    if tool in UNSANDBOXED_TOOLS:
+        return False
     policy = BUILTIN_TOOL_POLICIES.get(tool)
     return policy is None or policy.effect_class not in _READS
 

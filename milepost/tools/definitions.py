@@ -12,6 +12,8 @@ BASH_TIMEOUT_SECONDS = 180
 BASH_TIMEOUT_MAXIMUM = 3600
 READ_LINES = 2000
 READ_LINES_MAXIMUM = 20_000
+OUTPUT_CHARACTERS = 16_000
+OUTPUT_CHARACTERS_MAXIMUM = 60_000
 
 
 def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
@@ -20,6 +22,10 @@ def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
 
 def _path(text: str) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "description": text}
+
+
+def _ref(text: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$", "description": text}
 
 
 _WHERE = "Path relative to the workspace (or absolute below /workspace)."
@@ -111,6 +117,37 @@ _ALL = {
                     },
                 },
                 "command",
+            ),
+        ),
+        ToolDefinition(
+            "read_output",
+            "Read the whole recorded output of an earlier tool call of this conversation, piece by piece: results are "
+            "shortened when they are long or old, and say the 'ref' of the whole. Works also for calls that a summary "
+            "has replaced.",
+            _object(
+                {
+                    "ref": _ref("Which call, as its result or search_output names it, like '12.3.1'."),
+                    "offset": {"type": "integer", "minimum": 0, "description": "First character, from 0."},
+                    "limit": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": OUTPUT_CHARACTERS_MAXIMUM,
+                        "description": f"Number of characters to read (default {OUTPUT_CHARACTERS}).",
+                    },
+                },
+                "ref",
+            ),
+        ),
+        ToolDefinition(
+            "search_output",
+            "Search the recorded outputs of earlier tool calls of this conversation for a text, upper and lower case "
+            "alike. Returns 'ref tool @offset: line', newest call first; read on with read_output.",
+            _object(
+                {
+                    "query": {"type": "string", "minLength": 1, "description": "The text to find, on one line."},
+                    "ref": _ref("Only the output of this call."),
+                },
+                "query",
             ),
         ),
     )

@@ -12,13 +12,19 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from milepost.domain.errors import ToolRejected
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, MAX_TOOL_ARGUMENTS_BYTES, ToolDefinition
+from milepost.domain.tools import (
+    BUILTIN_TOOL_POLICIES,
+    MAX_TOOL_ARGUMENTS_BYTES,
+    UNSANDBOXED_TOOLS,
+    ToolDefinition,
+)
 from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operation, ReadFile, WriteFile
 from milepost.security.schemas import validator
 from milepost.tools.definitions import BASH_TIMEOUT_SECONDS, READ_LINES, definitions
 
 MIB = 1024 * 1024
 FILE_OPERATION_SECONDS = 60.0
+INTERNAL_SECONDS = 60.0
 LIST_ENTRIES = 2000
 GREP_MATCHES = 500
 GLOB_MATCHES = 2000
@@ -31,6 +37,9 @@ MAX_BYTES = {
     ("grep", "pattern"): 16 * 1024,
     ("grep", "glob"): 4 * 1024,
     ("glob", "pattern"): 16 * 1024,
+    ("read_output", "ref"): 64,
+    ("search_output", "ref"): 64,
+    ("search_output", "query"): 1024,
 }
 """Largest accepted size of an argument, in UTF-8 bytes."""
 
@@ -58,7 +67,16 @@ class PlannedCustom:
     repaired: bool
 
 
-Planned = PlannedTool | PlannedCustom
+@dataclass(frozen=True, slots=True)
+class PlannedInternal:
+    """A call of a built-in tool that needs no sandbox; otherwise as `PlannedTool`."""
+
+    arguments: dict[str, Any]
+    timeout: float
+    repaired: bool
+
+
+Planned = PlannedTool | PlannedCustom | PlannedInternal
 
 
 def plan_custom(definition: ToolDefinition, arguments_json: str, timeout: float) -> PlannedCustom:
@@ -78,8 +96,8 @@ def plan_custom(definition: ToolDefinition, arguments_json: str, timeout: float)
     return PlannedCustom(arguments, timeout, repaired)
 
 
-def plan(tool: str, arguments_json: str) -> PlannedTool:
-    """Check the arguments strictly and map them to an operation.
+def plan(tool: str, arguments_json: str) -> PlannedTool | PlannedInternal:
+    """Check the arguments of a built-in tool strictly and map them to an operation if it runs in the sandbox.
 
     Raises ToolRejected: unknown tool, arguments that do not parse or do not fit. Its text is meant for the model.
     """
@@ -92,6 +110,8 @@ def plan(tool: str, arguments_json: str) -> PlannedTool:
     for field, value in arguments.items():
         if isinstance(value, str):
             _check_text(tool, field, value)
+    if tool in UNSANDBOXED_TOOLS:
+        return PlannedInternal(arguments, INTERNAL_SECONDS, repaired)
     operation = _OPERATIONS[tool](arguments)
     timeout = operation.timeout if isinstance(operation, Exec) else FILE_OPERATION_SECONDS
     return PlannedTool(operation, timeout, repaired)
@@ -170,6 +190,8 @@ def _explain(error: ValidationError) -> str:
             return f"'{field}' must be one of {json.dumps(error.validator_value, ensure_ascii=False)[:500]}"
         case "minLength" if error.validator_value == 1:
             return f"'{field}' must not be empty"
+        case "pattern" if field == "ref":
+            return "'ref' must be three numbers with dots between, like '12.3.1', as a result or search_output names it"
         case "minimum" | "maximum":
             return f"'{field}' is {error.instance}; the {error.validator} is {error.validator_value}"
         case _:
