@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
+from milepost.domain.checkpoints import Segment
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import LedgerCorrupt
@@ -25,15 +27,18 @@ from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
-from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
+from milepost.ledger.transcript import TRANSCRIPT_EVENTS, omission, turn_messages
 from milepost.ports.ledger import Ledger, LedgerTx
+from milepost.services.checkpoints import Answered, Checkpoints
 from milepost.services.contents import Contents
+from milepost.services.earlier import Earlier, EarlierTurns, View
 from milepost.services.finishing import called_key, started_key, tool_event_key
 from milepost.services.outcomes import reconciled_key
 
 MAX_PROJECTED_BYTES = 8 * 1024 * 1024
 MAX_PROJECTED_TURNS = 500
-PAGE = 20
+OpenCheckpoints = Callable[[EarlierTurns], Checkpoints]
+"""Where the turns that are known are kept -> the checkpoints of their conversations."""
 
 MAX_DECODED_BYTES = 32 * 1024 * 1024
 """Payload bytes of the events that are kept decoded."""
@@ -41,7 +46,11 @@ MAX_DECODED_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """A turn as its activities see it. `omitted` counts earlier turns that did not fit."""
+    """A turn as its activities see it.
+
+    `omitted` is the number of the newest earlier turn that did not fit. `size` is bytes of the turn's own events that
+    its messages are made of. `notes` are for people.
+    """
 
     session: Session
     turn: Turn
@@ -49,6 +58,9 @@ class TurnContext:
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
     omitted: int
+    earlier: Earlier | None = field(default=None, compare=False)
+    size: int = 0
+    notes: tuple[str, ...] = ()
 
     def model_call(self, effect_id: str) -> ModelCalled:
         """The model's event of this turn. Raises LedgerCorrupt if the ledger does not have it."""
@@ -98,10 +110,12 @@ class DecodedEvents:
 class Conversations:
     """Loads turn contexts; a long Session costs what the bound allows, not what it holds."""
 
-    def __init__(self, ledger: Ledger, contents: Contents) -> None:
+    def __init__(self, ledger: Ledger, contents: Contents, checkpoints: OpenCheckpoints | None = None) -> None:
         self._ledger = ledger
         self._contents = contents
         self._decoded = DecodedEvents()
+        self._turns = EarlierTurns(self._decoded.event)
+        self._checkpoints = None if checkpoints is None else checkpoints(self._turns)
 
     async def turn(self, turn_id: str, agent: str) -> TurnContext:
         """This turn only. Raises TurnNotFound, LedgerCorrupt."""
@@ -129,8 +143,28 @@ class Conversations:
         It is the same at every try, also when the round itself is in the ledger already: the call's identity is
         derived from it. Raises TurnNotFound, BlobNotFound.
         """
+        notes = () if self._checkpoints is None else await self._checkpoints.start(turn_id, agent)
         context = await self._ledger.read(lambda tx: self._context(tx, turn_id, agent, round_))
-        return replace(context, messages=tuple([await self._load(message) for message in context.messages]))
+        messages = [await self._load(message) for message in context.messages]
+        if context.omitted:
+            messages.insert(0, omission(context.omitted))
+            notes = (*notes, f"Turns up to number {context.omitted} did not fit and were left out.")
+        return replace(context, messages=tuple(messages), notes=notes)
+
+    def answered(self, context: TurnContext, effect_id: str, message: AssistantMessage) -> None:
+        """The answer to what `whole` gave was recorded, as `message`. Returns at once."""
+        if self._checkpoints is None or context.earlier is None:
+            return
+        turn, agent = context.turn, context.started.agent
+        own = (*turn_messages(context.events, agent), message)
+        segment = Segment(turn.turn_id, turn.number, context.size, own, ended=False)
+        key = (turn.session_id, agent)
+        self._checkpoints.answered(Answered(key, context.earlier, segment, called_key(effect_id)))
+
+    async def close(self) -> None:
+        """Finish what is written behind the work."""
+        if self._checkpoints is not None:
+            await self._checkpoints.close()
 
     async def open_calls(self, turn_id: str) -> list[Effect]:
         """Dispatched attachable calls of a turn that have no outcome. Raises TurnNotFound."""
@@ -168,34 +202,15 @@ class Conversations:
         started = _started(events, turn_id, agent)
         readable = any(tool.name == "read_output" for tool in started.tools)
         messages = turn_messages(events, agent, readable=readable)
-        omitted = 0
-        if round_ is not None:
-            budget = MAX_PROJECTED_BYTES - sum(len(item.payload) for item, _ in pairs)
-            earlier, omitted = self._earlier(tx, turn, agent, budget, readable)
-            messages = [*earlier, *messages]
-        return TurnContext(session, turn, started, events, tuple(messages), omitted)
-
-    def _earlier(self, tx: LedgerTx, turn: Turn, agent: str, budget: int, readable: bool) -> tuple[list[Message], int]:
-        segments: list[list[Message]] = []
-        before = turn.number
-        while len(segments) < MAX_PROJECTED_TURNS:
-            page = tx.turns.page(turn.session_id, before_number=before, limit=PAGE)
-            wanted = [earlier.turn_id for earlier in page if not earlier.superseded]
-            by_turn: dict[str, list[StoredEvent]] = {turn_id: [] for turn_id in wanted}
-            for item in tx.events.read_turns(turn.session_id, wanted, types=TRANSCRIPT_EVENTS):
-                by_turn[item.turn_id or ""].append(item)
-            for earlier in page:
-                stored = by_turn.get(earlier.turn_id, [])
-                budget -= sum(len(item.payload) for item in stored)
-                if budget < 0 or len(segments) >= MAX_PROJECTED_TURNS:
-                    return _joined(segments), earlier.number
-                if stored:
-                    events = [self._decoded.event(item) for item in stored]
-                    segments.append(turn_messages(events, agent, readable=readable))
-            if len(page) < PAGE:
-                break
-            before = page[-1].number
-        return _joined(segments), 0
+        if round_ is None:
+            return TurnContext(session, turn, started, events, tuple(messages), 0)
+        size = sum(len(item.payload) for item, _ in pairs)
+        view = View(agent, lambda found: turn_messages(found, agent, readable=readable), "readable" if readable else "")
+        earlier = self._turns.read(
+            tx, turn.session_id, view, turn.number, MAX_PROJECTED_BYTES - size, MAX_PROJECTED_TURNS
+        )
+        messages = [*earlier.messages, *messages]
+        return TurnContext(session, turn, started, events, tuple(messages), earlier.omitted, earlier, size)
 
     async def _load(self, message: Message) -> Message:
         match message:
@@ -238,7 +253,3 @@ def _started(events: tuple[Event, ...], turn_id: str, agent: str) -> AgentStarte
 
 def _decoded(item: StoredEvent) -> Event:
     return decode_event(item.type, item.version, item.payload)
-
-
-def _joined(segments: list[list[Message]]) -> list[Message]:
-    return [message for segment in reversed(segments) for message in segment]

@@ -229,9 +229,7 @@ class ModelActivities:
             error_code=code,
             error=refusal,
         )
-        diagnostics = completed.diagnostics
-        if call.context.omitted:
-            diagnostics = (*diagnostics, f"Turns up to number {call.context.omitted} did not fit and were left out.")
+        diagnostics = (*completed.diagnostics, *call.context.notes)
         usage = _priced(call, completed.usage)
         event = _called(call, attempt, message, completed.finish, diagnostics, usage)
         event = replace(event, provider=completed.provider, model=completed.model)
@@ -243,6 +241,7 @@ class ModelActivities:
             [_event(call, event)],
             Answered(call.ask, len(accepted.calls), known),
         )
+        self._conversations.answered(call.context, call.spec.effect_id, message)
         return result
 
     async def _stored(self, message: AssistantMessage) -> AssistantMessage:

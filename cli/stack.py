@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cli.serving import Served, serving
 from cli.working import Say, working
+from milepost.bootstrap.checkpoints import checkpoint_settings
 from milepost.bootstrap.core import Core, migrate, open_core
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.ownership import foreign_packages
@@ -110,6 +111,8 @@ def execution_parts(core: Core) -> ExecutionParts:
         custom_tools=core.extensions.tools,
         hooks=core.extensions.hooks,
         snapshots=core.snapshots,
+        checkpoints=core.checkpoints,
+        checkpoint_settings=checkpoint_settings(core.config),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from activities.conversation import Conversations
+from activities.conversation import Conversations, OpenCheckpoints
 from activities.custom import CustomCalls
 from activities.hooks import HookedCalls
 from activities.internal import InternalCalls, output_tools
@@ -25,6 +25,7 @@ from milepost.domain.errors import MilepostError
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
 from milepost.observability.logging import get_logger
+from milepost.ports.checkpoints import CheckpointStore
 from milepost.ports.hooks import Hooks, NoHooks
 from milepost.ports.ledger import Ledger, LedgerTx, WorkerBeat
 from milepost.ports.models import ModelGateway, NoTokenCounters, TokenCounters
@@ -35,6 +36,7 @@ from milepost.ports.system import Clock
 from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.ports.workflows import WorkflowStarter
 from milepost.security.redaction import Redactor
+from milepost.services.checkpoints import Checkpoints, CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.effects import EffectJournal
@@ -74,6 +76,8 @@ class ExecutionParts:
     prices: Prices = field(default_factory=NoPrices)
     counters: TokenCounters = field(default_factory=NoTokenCounters)
     hooks: Hooks = field(default_factory=NoHooks)
+    checkpoints: CheckpointStore | None = None
+    checkpoint_settings: CheckpointSettings = field(default_factory=CheckpointSettings)
 
 
 def embedded_queues() -> QueuePlan:
@@ -105,7 +109,7 @@ class TurnSteps:
 
 def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueues) -> TurnSteps:
     """Build the activities of turns; they need no Temporal client."""
-    conversations = Conversations(parts.ledger, parts.contents)
+    conversations = Conversations(parts.ledger, parts.contents, _open_checkpoints(parts))
     journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
     stops = StopWatch(parts.ledger, parts.notifier)
     turns = TurnActivities(
@@ -136,6 +140,13 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
     hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
     tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, internal, hooked, stops)
     return TurnSteps(conversations, turns, models, tools)
+
+
+def _open_checkpoints(parts: ExecutionParts) -> OpenCheckpoints | None:
+    store = parts.checkpoints
+    if store is None:
+        return None
+    return lambda turns: Checkpoints(parts.ledger, parts.clock, store, turns, parts.checkpoint_settings)
 
 
 class WorkerProcess:
@@ -182,6 +193,7 @@ class WorkerProcess:
         """
         await self._loops.drain()
         await self._runtime.stop()
+        await self._steps.conversations.close()
         await self._loops.stop()
         try:
             async with asyncio.timeout(LEAVE_SECONDS):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from milepost.bootstrap import checks
+from milepost.bootstrap.checkpoints import open_checkpoints
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.extensions import Extensions, open_extensions
 from milepost.bootstrap.sandboxes import open_sandboxes, spec_of
@@ -16,6 +17,7 @@ from milepost.bootstrap.snapshots import open_snapshots
 from milepost.bootstrap.system import SystemClock, UuidIds, release
 from milepost.config.loading import Config
 from milepost.domain.events import InstanceStarted, StreamKind
+from milepost.ports.checkpoints import CheckpointStore
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.models import ModelGateway, TokenCounters
 from milepost.ports.notifier import Notifier
@@ -65,6 +67,7 @@ class Core:
     workbench: Workbench
     snapshots: Snapshots | None
     extensions: Extensions
+    checkpoints: CheckpointStore
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
@@ -175,6 +178,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             snapshots=open_snapshots(config, root),
             workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
             extensions=extensions,
+            checkpoints=open_checkpoints(root),
         )
 
 

@@ -62,6 +62,10 @@ class DataRoot:
         return self.path / "snapshots"
 
     @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
     def token(self) -> Path:
         return self.path / "api.token"
 

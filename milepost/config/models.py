@@ -183,6 +183,13 @@ class SnapshotsSection(Section):
     """Larger files are left out of snapshots. Bytes, or with a unit: 256MiB."""
 
 
+class CheckpointsSection(Section):
+    policy: Literal["every_response", "every_n", "manual", "none"] = "every_response"
+    """When the conversation that a model gets is kept beside the ledger, to be read faster after a restart."""
+    every: Annotated[Count, Field(ge=1, le=10_000)] = 8
+    """With every_n: after how many answers of an agent."""
+
+
 class WorkerSection(Section):
     queues: tuple[Literal["turns", "models", "sandbox"], ...] = ("turns", "models", "sandbox")
     """Kinds of work that `milepost worker` takes: workflows and ledger work, model calls, tools in the sandbox."""
@@ -223,5 +230,6 @@ class Settings(Section):
     """What is asked before and after tool calls, by name, in the order of the file."""
     sandbox: SandboxSection = SandboxSection()
     snapshots: SnapshotsSection = SnapshotsSection()
+    checkpoints: CheckpointsSection = CheckpointsSection()
     worker: WorkerSection = WorkerSection()
     logging: LoggingSection = LoggingSection()

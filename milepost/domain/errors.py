@@ -235,6 +235,13 @@ class CommitUnknown(StorageUnavailable):
     code = "commit_unknown"
 
 
+class CheckpointUnusable(MilepostError):
+    """A checkpoint is damaged, foreign, of another release or over a bound; the ledger serves instead."""
+
+    code = "checkpoint_unusable"
+    kind = ErrorKind.STORAGE
+
+
 class SchemaTooNew(MilepostError):
     code = "schema_too_new"
     kind = ErrorKind.STORAGE

@@ -12,6 +12,9 @@ from milepost.domain.outputs import OutputRef
 
 TRANSCRIPT_EVENTS = (TurnBegun.TYPE, ModelCalled.TYPE, ToolFinished.TYPE)
 
+PROJECTION = 1
+"""Counts up with each change of what `turn_messages` makes of the same events: older checkpoints are not read then."""
+
 NO_RESULT = "The call was cancelled before it had a result."
 
 
@@ -55,6 +58,16 @@ def _shown(event: ToolFinished, turn: int) -> Content:
         return event.output
     ref = OutputRef(turn, event.round, event.index + 1)
     return replace(event.output, text=f"{event.output.text}\n{SHORTENED.format(ref=ref)}")
+
+
+def omission(number: int) -> UserMessage:
+    """What a model is told in place of the turns that did not fit, up to one."""
+    return UserMessage(
+        Content(
+            f"[Note from Milepost: the conversation is longer than what you are given. Turns up to number {number} are "
+            "left out here; what follows are the newest ones, whole.]"
+        )
+    )
 
 
 def unanswered_calls(events: Sequence[Event]) -> list[tuple[ModelCalled, int]]:

@@ -1,1 +1,1 @@
-"""What memory is kept in: files of one host, or the ledger's database."""
+"""Memory as files of the data root."""

@@ -25,7 +25,6 @@ from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
 from milepost.domain.workspaces import LeasePurpose, Restore, RestoreState, WorkspaceHead, WorkspaceLease
 from milepost.ledger.chain import StoredEvent
-from milepost.ports.memory_rows import MemoryRows, MemoryTasks
 from milepost.ports.search import SearchIndex
 
 T = TypeVar("T")
@@ -119,6 +118,9 @@ class Turns(Protocol):
     def page(self, session_id: str, *, before_number: int | None, limit: int) -> list[Turn]:
         """Newest first."""
 
+    def live_before(self, session_id: str, number: int, limit: int) -> list[tuple[int, str]]:
+        """Number and id of the turns before a number that are not superseded, newest first."""
+
     def list_running(self, *, after: str | None, limit: int) -> list[Turn]:
         """Running turns of the instance, by turn id ascending, for reconciliation."""
 
@@ -151,9 +153,6 @@ class Turns(Protocol):
 
     def live(self, session_id: str, *, after_number: int) -> tuple[int, int]:
         """How many turns with number > `after_number` are not superseded, and the Session's last number (0: none)."""
-
-    def superseded(self, session_id: str) -> frozenset[str]:
-        """Ids of the turns that rewinds took out of the conversation."""
 
     def supersede(self, session_id: str, *, after_number: int) -> int:
         """Mark the turns with number > `after_number`; return how many were not superseded yet."""
@@ -552,10 +551,6 @@ class LedgerTx(Protocol):
     def leases(self) -> Leases: ...
     @property
     def workers(self) -> Workers: ...
-    @property
-    def memory(self) -> MemoryRows: ...
-    @property
-    def memory_tasks(self) -> MemoryTasks: ...
 
     def notify(self, topic: str) -> None: ...
 

@@ -44,6 +44,12 @@ _PAGE = (
     .order_by(turns.c.number.desc())
     .limit(bindparam("page", type_=BigInteger))
 )
+_LIVE_BEFORE = (
+    select(turns.c.number, turns.c.turn_id)
+    .where(turns.c.session_id == bindparam("session"), turns.c.number < bindparam("before"), ~turns.c.superseded)
+    .order_by(turns.c.number.desc())
+    .limit(bindparam("page", type_=BigInteger))
+)
 _LIST_RUNNING = (
     _SELECT.where(_RUNNING, turns.c.turn_id > bindparam("after"))
     .order_by(turns.c.turn_id)
@@ -64,7 +70,6 @@ _REQUEST_STOP = (
 _NUMBERED = _SELECT.where(turns.c.session_id == bindparam("session"), turns.c.number == bindparam("at_number"))
 _AFTER = (turns.c.session_id == bindparam("session"), turns.c.number > bindparam("after"), ~turns.c.superseded)
 _LIVE = select(func.count()).select_from(turns).where(*_AFTER)
-_SUPERSEDED = select(turns.c.turn_id).where(turns.c.session_id == bindparam("session"), turns.c.superseded)
 _SUPERSEDE = update(turns).where(*_AFTER).values(superseded=true())
 _FINISH = (
     update(turns)
@@ -148,6 +153,10 @@ class SqlTurns:
         before = 2**31 - 1 if before_number is None else before_number
         return self._all(_PAGE, {"session": session_id, "before": before, "page": limit})
 
+    def live_before(self, session_id: str, number: int, limit: int) -> list[tuple[int, str]]:
+        rows = self._conn.execute(_LIVE_BEFORE, {"session": session_id, "before": number, "page": limit})
+        return [(row.number, row.turn_id) for row in rows]
+
     def list_running(self, *, after: str | None, limit: int) -> list[Turn]:
         return self._all(_LIST_RUNNING, {"after": after or "", "page": limit})
 
@@ -204,9 +213,6 @@ class SqlTurns:
     def live(self, session_id: str, *, after_number: int) -> tuple[int, int]:
         live = self._conn.execute(_LIVE, {"session": session_id, "after": after_number}).scalar() or 0
         return live, self._conn.execute(_LAST_NUMBER, {"session": session_id}).scalar() or 0
-
-    def superseded(self, session_id: str) -> frozenset[str]:
-        return frozenset(self._conn.execute(_SUPERSEDED, {"session": session_id}).scalars())
 
     def supersede(self, session_id: str, *, after_number: int) -> int:
         return self._conn.execute(_SUPERSEDE, {"session": session_id, "after": after_number}).rowcount

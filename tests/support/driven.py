@@ -26,11 +26,13 @@ from milepost.domain.messages import AssistantMessage, FinishReason, TextPart, T
 from milepost.domain.tools import Approval
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
+from milepost.ports.checkpoints import CheckpointStore
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.ports.notifier import Notifier
 from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, SandboxHealth, SandboxSpec
 from milepost.ports.workflows import TurnStart, WorkflowState
+from milepost.services.checkpoints import CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.sessions import OpenSession, SessionService
@@ -217,7 +219,14 @@ class Driver:
     """One instance over `ledger` whose turns are driven step by step: `await driver.turn(session)`."""
 
     def __init__(
-        self, ledger: Ledger, notifier: Notifier, folder: Path, size: Callable[[], int], seed: int = 1
+        self,
+        ledger: Ledger,
+        notifier: Notifier,
+        folder: Path,
+        size: Callable[[], int],
+        seed: int = 1,
+        checkpoints: CheckpointStore | None = None,
+        checkpoint_settings: CheckpointSettings | None = None,
     ) -> None:
         chosen = random.Random(seed)
         clock, ids = SteppingClock(), UuidIds()
@@ -236,7 +245,18 @@ class Driver:
         self.sessions = SessionService(ledger, clock, ids, agents, AGENT)
         self.turns = TurnService(ledger, contents, clock, ids, agents, self.model.validate)
         parts = ExecutionParts(
-            ledger, notifier, clock, contents, agents, self.model, workbench, definitions, "driver", "driver-host"
+            ledger,
+            notifier,
+            clock,
+            contents,
+            agents,
+            self.model,
+            workbench,
+            definitions,
+            "driver",
+            "driver-host",
+            checkpoints=checkpoints,
+            checkpoint_settings=checkpoint_settings or CheckpointSettings(),
         )
         guard = WorkspaceGuard(ledger, clock, None, parts.worker)
         self._steps = turn_steps(parts, guard, lambda *_: ("queue", "queue"))
