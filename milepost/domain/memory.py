@@ -112,7 +112,7 @@ MAX_BLOCKS_TOTAL = 50_000
 DEFAULT_BLOCK_LIMIT = 2000
 BLOCK_LABEL = r"^[a-z][a-z0-9_]{0,63}$"
 
-MAX_BLOCK_VERSIONS = 200
+MAX_BLOCK_VERSIONS = 100
 """How many versions of a block are kept."""
 
 

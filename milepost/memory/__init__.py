@@ -1,1 +1,1 @@
-"""Memory as files of the data root."""
+"""What memory is kept in: files of one host, or the ledger's database."""

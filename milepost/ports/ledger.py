@@ -25,6 +25,7 @@ from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
 from milepost.domain.workspaces import LeasePurpose, Restore, RestoreState, WorkspaceHead, WorkspaceLease
 from milepost.ledger.chain import StoredEvent
+from milepost.ports.memory_rows import MemoryRows, MemoryTasks
 from milepost.ports.search import SearchIndex
 
 T = TypeVar("T")
@@ -153,6 +154,9 @@ class Turns(Protocol):
 
     def live(self, session_id: str, *, after_number: int) -> tuple[int, int]:
         """How many turns with number > `after_number` are not superseded, and the Session's last number (0: none)."""
+
+    def superseded(self, session_id: str) -> frozenset[str]:
+        """Ids of the turns that rewinds took out of the conversation."""
 
     def supersede(self, session_id: str, *, after_number: int) -> int:
         """Mark the turns with number > `after_number`; return how many were not superseded yet."""
@@ -551,6 +555,10 @@ class LedgerTx(Protocol):
     def leases(self) -> Leases: ...
     @property
     def workers(self) -> Workers: ...
+    @property
+    def memory(self) -> MemoryRows: ...
+    @property
+    def memory_tasks(self) -> MemoryTasks: ...
 
     def notify(self, topic: str) -> None: ...
 

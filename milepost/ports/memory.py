@@ -16,7 +16,7 @@ class CoreBlocks(Protocol):
     """Versions of core blocks. Whoever writes states the newest number it knows; nothing is ever overwritten."""
 
     async def versions(self, scope: Scope, label: str) -> tuple[BlockVersion, ...]:
-        """The kept versions (the newest 200), ascending; none for a block that was never written.
+        """The kept versions (the newest 100), ascending; none for a block that was never written.
 
         Every version that was written before the call began is seen.
         """

@@ -15,7 +15,9 @@ class Subscription(Protocol):
 
 
 class Notifier(Protocol):
-    """Topics: a Session id (new events or deltas), `stop:{turn id}` (stop requested), `outbox` (new items)."""
+    """Topics: a Session id (new events or deltas), `stop:{turn id}` (stop requested), `outbox` (new items),
+    `memory` (new tasks).
+    """
 
     def publish(self, topics: frozenset[str]) -> None:
         """Wake local subscribers now and other processes as soon as possible; never blocks, never raises."""
@@ -24,6 +26,7 @@ class Notifier(Protocol):
 
 
 OUTBOX_TOPIC = "outbox"
+MEMORY_TOPIC = "memory"
 
 
 def stop_topic(turn_id: str) -> str:

@@ -37,6 +37,7 @@ from milepost.domain.sessions import SessionMode, SessionStatus
 from milepost.domain.turns import TurnState
 from milepost.domain.workspaces import LeasePurpose, RestoreKind, RestoreState
 from milepost.ports.ledger import OutboxKind
+from milepost.ports.memory_rows import MemoryTaskKind
 from milepost.storage.columns import SERIAL, Identifier, Utf8
 
 metadata = MetaData(
@@ -497,4 +498,58 @@ workers = Table(
     Column("queues", LargeBinary, nullable=False),
     Column("at", BigInteger, nullable=False),
     PrimaryKeyConstraint("worker"),
+)
+
+memory_tasks = Table(
+    "memory_tasks",
+    metadata,
+    Column("kind", Identifier, nullable=False),
+    Column("subject", Identifier, nullable=False),
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("due_at", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("last_error", Utf8),
+    Column("leased_by", Utf8),
+    Column("leased_until", BigInteger),
+    PrimaryKeyConstraint("kind", "subject"),
+    Index(None, "due_at"),
+    CheckConstraint(one_of("kind", MemoryTaskKind), name="kind"),
+)
+
+# `scope` is the owner's key as a path component, which fits an index whatever the key is.
+memory_blocks = Table(
+    "memory_blocks",
+    metadata,
+    Column("scope", Identifier, nullable=False),
+    Column("label", Identifier, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("owner", Utf8, nullable=False),
+    Column("value", Utf8, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("by", Utf8, nullable=False),
+    Column("key", Identifier, nullable=False),
+    Column("turn_id", Identifier, nullable=False),
+    Column("turn_number", Integer, nullable=False),
+    Column("note", Utf8, nullable=False),
+    PrimaryKeyConstraint("scope", "label", "number"),
+    UniqueConstraint("scope", "label", "key"),
+)
+
+memory_entries = Table(
+    "memory_entries",
+    metadata,
+    Column("scope", Identifier, nullable=False),
+    Column("id", Identifier, nullable=False),
+    Column("owner", Utf8, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("day", Integer, nullable=False),
+    Column("kind", Identifier, nullable=False),
+    Column("speaker", Utf8, nullable=False),
+    Column("text", Utf8, nullable=False),
+    Column("turn_id", Identifier, nullable=False),
+    Column("turn_number", Integer, nullable=False),
+    Column("cut", Boolean, nullable=False),
+    PrimaryKeyConstraint("scope", "id"),
+    Index(None, "scope", "at", "id"),
 )

@@ -12,6 +12,8 @@ from milepost.storage.effects import SqlEffects
 from milepost.storage.events import SqlEventLog
 from milepost.storage.forks import SqlForks
 from milepost.storage.leases import SqlLeases
+from milepost.storage.memory import SqlMemory
+from milepost.storage.memory_tasks import SqlMemoryTasks
 from milepost.storage.orphans import find_orphans
 from milepost.storage.outbox import SqlOutbox
 from milepost.storage.rewinds import SqlRewinds
@@ -44,6 +46,8 @@ class Transaction:
         self.deltas = SqlDeltas(conn, self.notify)
         self.leases = SqlLeases(conn)
         self.workers = SqlWorkers(conn)
+        self.memory = SqlMemory(conn)
+        self.memory_tasks = SqlMemoryTasks(conn, self.notify)
 
     def notify(self, topic: str) -> None:
         self.topics.add(topic)

@@ -70,6 +70,7 @@ _REQUEST_STOP = (
 _NUMBERED = _SELECT.where(turns.c.session_id == bindparam("session"), turns.c.number == bindparam("at_number"))
 _AFTER = (turns.c.session_id == bindparam("session"), turns.c.number > bindparam("after"), ~turns.c.superseded)
 _LIVE = select(func.count()).select_from(turns).where(*_AFTER)
+_SUPERSEDED = select(turns.c.turn_id).where(turns.c.session_id == bindparam("session"), turns.c.superseded)
 _SUPERSEDE = update(turns).where(*_AFTER).values(superseded=true())
 _FINISH = (
     update(turns)
@@ -213,6 +214,9 @@ class SqlTurns:
     def live(self, session_id: str, *, after_number: int) -> tuple[int, int]:
         live = self._conn.execute(_LIVE, {"session": session_id, "after": after_number}).scalar() or 0
         return live, self._conn.execute(_LAST_NUMBER, {"session": session_id}).scalar() or 0
+
+    def superseded(self, session_id: str) -> frozenset[str]:
+        return frozenset(self._conn.execute(_SUPERSEDED, {"session": session_id}).scalars())
 
     def supersede(self, session_id: str, *, after_number: int) -> int:
         return self._conn.execute(_SUPERSEDE, {"session": session_id, "after": after_number}).rowcount
