@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from milepost.bootstrap.data_root import MIN_FREE_BYTES, DataRoot
+from milepost.bootstrap.embedders import embeddings_check
 from milepost.bootstrap.extensions import Extensions
 from milepost.bootstrap.ownership import foreign_packages
 from milepost.bootstrap.snapshots import open_snapshots
@@ -59,6 +60,7 @@ def functions(parts: Parts) -> dict[str, CheckFunction]:
         "temporal": partial(_temporal, parts),
         "sandbox": partial(_sandbox, parts),
         "snapshots": partial(_snapshots, parts),
+        "embeddings": partial(embeddings_check, parts.config),
     }
     for name in parts.config.tools:
         found[f"tool:{name}"] = partial(_tool, parts, name)

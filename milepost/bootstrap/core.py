@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from milepost.bootstrap import checks
 from milepost.bootstrap.checkpoints import open_checkpoints
 from milepost.bootstrap.data_root import DataRoot
+from milepost.bootstrap.embedders import InstanceEmbedders
 from milepost.bootstrap.extensions import Extensions, open_extensions
 from milepost.bootstrap.sandboxes import open_sandboxes, spec_of
 from milepost.bootstrap.snapshots import open_snapshots
@@ -68,6 +69,7 @@ class Core:
     snapshots: Snapshots | None
     extensions: Extensions
     checkpoints: CheckpointStore
+    embedders: InstanceEmbedders
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
@@ -160,6 +162,8 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         stack.push_async_callback(ledger.close)
         gateway = Gateway(config.providers, config.secrets)
         stack.push_async_callback(gateway.close)
+        embedders = InstanceEmbedders(config)
+        stack.push_async_callback(embedders.close)
         extensions = await stack.enter_async_context(open_extensions(config))
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
@@ -179,6 +183,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
             extensions=extensions,
             checkpoints=open_checkpoints(root),
+            embedders=embedders,
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from milepost.config import embeddings
 from milepost.config.budgets import BudgetSection
 from milepost.config.document import Path_
 from milepost.config.hooks import HttpHookSection
@@ -61,6 +62,7 @@ def check(settings: Settings) -> Iterator[Fault]:
     yield from _check_default_agent(settings)
     yield from _check_tools(settings)
     yield from _check_hooks(settings)
+    yield from embeddings.check(settings.embeddings, settings.providers)
     encryption = settings.temporal.encryption
     if encryption is not None and encryption.current not in encryption.keys:
         message = f"names a key '{encryption.current}' that is not among the keys."

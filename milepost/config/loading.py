@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from milepost.config import convert
 from milepost.config.convert_providers import providers
 from milepost.config.document import Document, read_document
+from milepost.config.embeddings import embeddings
 from milepost.config.environment import (
     config_override,
     data_root_override,
@@ -29,6 +30,7 @@ from milepost.config.problems import ConfigProblems, problem_at, problems_of
 from milepost.config.references import is_reference
 from milepost.config.secrets import ReferenceSecrets
 from milepost.domain.agents import AgentConfig
+from milepost.domain.embeddings import EmbeddingsConfig
 from milepost.domain.errors import ConfigInvalid, SecretMissing
 from milepost.domain.extensions import HookConfig, ToolConfig
 from milepost.domain.prices import PriceList
@@ -54,6 +56,7 @@ class Config:
     hooks: Mapping[str, HookConfig]
     default_agent: str
     prices: PriceList
+    embeddings: EmbeddingsConfig
     secrets: ReferenceSecrets
     digest: str
 
@@ -157,6 +160,7 @@ def load_config(explicit: Path | None = None) -> Config:
         hooks=convert.hooks(settings),
         default_agent=convert.default_agent(settings),
         prices=convert.prices(settings),
+        embeddings=embeddings(settings.embeddings),
         secrets=ReferenceSecrets(base),
         digest=_digest(document.data if document else {}),
     )

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, StringConstraints
 
 from milepost.config.budgets import BudgetSection
+from milepost.config.embeddings import EmbeddingsSection
 from milepost.config.hooks import HookSection
 from milepost.config.prices import PricesSection
 from milepost.config.providers import Fallbacks, ProviderSection
@@ -226,6 +227,7 @@ class Settings(Section):
     tools: Annotated[dict[CustomToolName, ToolSection], Field(max_length=128)] = Field(default_factory=dict)
     """Tools of your own, by name. An agent has those that its `tools` name."""
     prices: PricesSection = PricesSection()
+    embeddings: EmbeddingsSection = EmbeddingsSection()
     hooks: Annotated[dict[Name, HookSection], Field(max_length=64)] = Field(default_factory=dict)
     """What is asked before and after tool calls, by name, in the order of the file."""
     sandbox: SandboxSection = SandboxSection()

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import sqrt
 
-from milepost.domain.embeddings import EmbeddingSpace
+from milepost.domain.embeddings import DEFAULT_LEXICAL_DIMENSIONS, EmbeddingSpace
 from milepost.engine.lexical import TOKENS_VERSION, tokens
 
-DEFAULT_DIMENSIONS = 64
+INLINE_CHARACTERS = 2000
+"""A text that is embedded at once; a thread would take longer to be told of it."""
 
 
 class LexicalHash:
@@ -25,12 +26,18 @@ class LexicalHash:
 
     neural = False
 
-    def __init__(self, dimensions: int = DEFAULT_DIMENSIONS) -> None:
+    def __init__(self, dimensions: int = DEFAULT_LEXICAL_DIMENSIONS) -> None:
         self.space = EmbeddingSpace(f"lexical-hash/{TOKENS_VERSION}", dimensions)
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """Vectors of texts; that of a text without words is zero."""
-        return await asyncio.to_thread(lambda: [hash_vector(text, self.space.dimensions) for text in texts])
+        size = self.space.dimensions
+        if len(texts) == 1 and len(texts[0]) <= INLINE_CHARACTERS:
+            return [hash_vector(texts[0], size)]
+        return await asyncio.to_thread(lambda: [hash_vector(text, size) for text in texts])
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 def hash_vector(text: str, dimensions: int) -> bytes:

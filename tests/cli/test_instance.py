@@ -186,7 +186,17 @@ def test_url_and_doctor_tell_about_the_running_instance(instance: Milepost) -> N
     doctor = instance.run("doctor", "--json").json()
     checks = {check["name"]: check for check in doctor["checks"]}
     assert all({"name", "ok", "detail", "fix"} <= check.keys() for check in doctor["checks"])
-    parts = {"configuration", "packages", "disk", "database", "temporal", "sandbox", "snapshots", "model:default"}
+    parts = {
+        "configuration",
+        "packages",
+        "disk",
+        "database",
+        "temporal",
+        "sandbox",
+        "snapshots",
+        "embeddings",
+        "model:default",
+    }
     assert parts == checks.keys()
     assert checks["temporal"]["ok"], checks
     assert doctor["instance"]["role"] == "dev"

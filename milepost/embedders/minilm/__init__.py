@@ -1,0 +1,1 @@
+"""MiniLM, packaged: a small neural embedder on onnxruntime, without torch and without the network."""
