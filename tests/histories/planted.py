@@ -10,12 +10,21 @@ from milepost.contracts.activities import FINISH_TURN, CallModelResult, FinishPa
 from milepost.contracts.naming import SESSION_TURN_WORKFLOW
 from milepost.domain.errors import MilepostError
 from milepost.domain.turns import TurnState
+from workflows.agent_loop import AgentLoop
 from workflows.calls import call
 from workflows.session_turn import SessionTurnWorkflow
 
 
+class PausingLoop(AgentLoop):
+    async def call_model(self, agent: str, round_: int) -> CallModelResult:
+        await workflow.sleep(timedelta(milliseconds=1))
+        return await super().call_model(agent, round_)
+
+
 @workflow.defn(name=SESSION_TURN_WORKFLOW, failure_exception_types=[MilepostError])
 class PausesBeforeTheModel(SessionTurnWorkflow):
+    loop_type = PausingLoop
+
     @workflow.init
     def __init__(self, turn: TurnInput) -> None:
         super().__init__(turn)
@@ -23,10 +32,6 @@ class PausesBeforeTheModel(SessionTurnWorkflow):
     @workflow.run
     async def run(self, turn: TurnInput) -> TurnResult:
         return await super().run(turn)
-
-    async def _call_model(self, agent: str, round_: int, queue: str) -> CallModelResult:
-        await workflow.sleep(timedelta(milliseconds=1))
-        return await super()._call_model(agent, round_, queue)
 
 
 @workflow.defn(name=SESSION_TURN_WORKFLOW, failure_exception_types=[MilepostError])
