@@ -27,16 +27,14 @@ from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
-from milepost.ledger.transcript import TRANSCRIPT_EVENTS, omission, turn_messages
+from milepost.ledger.transcript import TRANSCRIPT_EVENTS, omission
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.checkpoints import Answered, Checkpoints
 from milepost.services.contents import Contents
-from milepost.services.earlier import Earlier, EarlierTurns, View
+from milepost.services.earlier import MAX_PROJECTED_BYTES, MAX_PROJECTED_TURNS, Earlier, EarlierTurns, view_of
 from milepost.services.finishing import called_key, started_key, tool_event_key
 from milepost.services.outcomes import reconciled_key
 
-MAX_PROJECTED_BYTES = 8 * 1024 * 1024
-MAX_PROJECTED_TURNS = 500
 OpenCheckpoints = Callable[[EarlierTurns], Checkpoints]
 """Where the turns that are known are kept -> the checkpoints of their conversations."""
 
@@ -156,7 +154,7 @@ class Conversations:
         if self._checkpoints is None or context.earlier is None:
             return
         turn, agent = context.turn, context.started.agent
-        own = (*turn_messages(context.events, agent), message)
+        own = (*view_of(context.started).messages(context.events), message)
         segment = Segment(turn.turn_id, turn.number, context.size, own, ended=False)
         key = (turn.session_id, agent)
         self._checkpoints.answered(Answered(key, context.earlier, segment, called_key(effect_id)))
@@ -200,12 +198,11 @@ class Conversations:
             pairs = [(item, event) for item, event in pairs if not _is_from(event, agent, round_)]
         events = tuple(event for _, event in pairs)
         started = _started(events, turn_id, agent)
-        readable = any(tool.name == "read_output" for tool in started.tools)
-        messages = turn_messages(events, agent, readable=readable)
+        view = view_of(started)
+        messages = view.messages(events)
         if round_ is None:
             return TurnContext(session, turn, started, events, tuple(messages), 0)
         size = sum(len(item.payload) for item, _ in pairs)
-        view = View(agent, lambda found: turn_messages(found, agent, readable=readable), "readable" if readable else "")
         earlier = self._turns.read(
             tx, turn.session_id, view, turn.number, MAX_PROJECTED_BYTES - size, MAX_PROJECTED_TURNS
         )

@@ -13,6 +13,7 @@ from api.limits import DEFAULT_MAX_BODY_BYTES, BodyLimit
 from api.live import DEFAULT_MAX_READERS, LiveReaders
 from api.routes import (
     approvals,
+    checkpoints,
     exports,
     history,
     imports,
@@ -78,7 +79,7 @@ def create_app(
     app.state.access = access
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
-    work = (sessions, turns, history, rewinds, search, exports, imports, approvals)
+    work = (sessions, turns, history, rewinds, checkpoints, search, exports, imports, approvals)
     for area in (*work, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)

@@ -34,6 +34,7 @@ _TAGS = {
     "sessions": "A Session belongs to one folder and has turns.",
     "turns": "One accepted request and its one terminal state.",
     "history": "What was asked, said, done and spent.",
+    "checkpoints": "Cached conversations of this host.",
     "rewinds": "Going back to a turn.",
     "search": "Finding texts again.",
     "exports": "Sessions as files, and back.",

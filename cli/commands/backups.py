@@ -88,6 +88,7 @@ async def collect(
         call.out.document({"dry_run": dry_run} | dataclasses.asdict(done))
         return
     what = f"{counted(done.blobs, 'blob')} ({done.bytes} bytes), {counted(done.states, 'snapshot')}"
+    what += f", {counted(done.checkpoints, 'checkpoint')}"
     rest = f", {counted(done.leftovers, 'leftover')} of processes that were killed"
     call.out.line(f"{'Would remove' if dry_run else 'Removed'} {what}{rest}.")
     if not done.complete:

@@ -1,4 +1,4 @@
-"""Taking away blobs and states of Workspaces that the ledger does not mention.
+"""Taking away blobs and states of Workspaces that the ledger does not mention, and checkpoints of no use.
 
 What was put in place only lately is left alone: the ledger may be about to mention it. Putting the same bytes in place
 again makes them new, under a lock that excludes taking them away, so nothing that is in use is ever lost.
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from milepost.bootstrap.checkpoints import collect_checkpoints
 from milepost.bootstrap.data_root import DataRoot
 from milepost.config.loading import Config
 from milepost.domain.errors import StorageUnavailable
@@ -30,6 +31,7 @@ class Collected:
     blobs: int = 0
     bytes: int = 0
     states: int = 0
+    checkpoints: int = 0
     leftovers: int = 0
     complete: bool = True
 
@@ -50,6 +52,8 @@ async def collect(config: Config, root: DataRoot, *, grace_seconds: float, dry_r
         await asyncio.to_thread(_remove_blobs, root.blobs, unused, before, done, dry_run)
         await asyncio.to_thread(_forget_states, gone, before, done, dry_run)
         await asyncio.to_thread(_remove_leftovers, root, before, done, dry_run)
+        done.checkpoints, left = await collect_checkpoints(config, root, before, dry_run=dry_run)
+        done.leftovers += left
     except OSError as error:
         raise StorageUnavailable(
             f"The data root {root.path} cannot be cleaned: {error.strerror or error}.",

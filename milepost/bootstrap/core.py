@@ -31,6 +31,7 @@ from milepost.providers.tokenizers import Tokenizers
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
+from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
@@ -98,6 +99,7 @@ class Core:
                 lambda path: workspace_folder(path, self.root.path),
             ),
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
+            checkpoints=CheckpointService(self.ledger, self.clock, self.checkpoints, agents),
             search=SearchService(self.ledger),
             exports=ExportService(self.ledger, self.contents, self.clock, release()),
             imports=ImportService(self.ledger, self.contents, self.clock, self.ids, self.root.path),

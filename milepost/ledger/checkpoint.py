@@ -23,7 +23,8 @@ from milepost.domain.checkpoints import MAX_ENCODED_BYTES, Checkpoint, Segment
 from milepost.domain.errors import CheckpointUnusable
 from milepost.domain.events import EVENT_TYPES
 from milepost.domain.usage import Usage
-from milepost.ledger.codec import canonical_bytes, decode_messages, from_json, parse, to_json
+from milepost.ledger.codec import canonical_bytes, from_json, parse, to_json
+from milepost.ledger.messages import read_messages
 from milepost.ledger.transcript import PROJECTION, TRANSCRIPT_EVENTS
 
 FORMAT = "milepost-checkpoint"
@@ -61,7 +62,7 @@ def read_segment(line: bytes) -> Segment:
     """The segment of a line. Raises CheckpointUnusable."""
     turn_id, number, size, ended = _head(line)
     try:
-        messages = decode_messages(parse(line.partition(b"\t")[2]))
+        messages = read_messages(parse(line.partition(b"\t")[2]))
     except _UNREADABLE as error:
         raise CheckpointUnusable(f"The messages of turn {turn_id} cannot be read ({type(error).__name__}).") from error
     return Segment(turn_id, number, size, messages, ended)

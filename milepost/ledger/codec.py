@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -89,12 +88,6 @@ def decode(data: bytes, cls: type[T]) -> T:
 def from_json(value: Any, cls: type[T]) -> T:
     """A domain dataclass from a JSON-shaped value."""
     return _CONVERTER.structure(value, cls)
-
-
-def decode_messages(values: Sequence[Any]) -> tuple[Message, ...]:
-    """Messages from the JSON-shaped values that `to_json` makes of them."""
-    kinds: dict[str, type[Message]] = {"user": UserMessage, "assistant": AssistantMessage, "tool": ToolMessage}
-    return tuple([_CONVERTER.structure(value, kinds[value["kind"]]) for value in values])
 
 
 def decode_event(type_: str, version: int, payload: bytes) -> Event:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from milepost.services.approvals import ApprovalService
 from milepost.services.changes import ChangesService
+from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
@@ -32,6 +33,7 @@ class Services:
     rewinds: RewindService
     forks: ForkService
     changes: ChangesService
+    checkpoints: CheckpointService
     search: SearchService
     exports: ExportService
     imports: ImportService

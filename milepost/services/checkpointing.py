@@ -64,14 +64,17 @@ class CheckpointKeeper:
             notes.append("The conversation was read from the ledger.")
         return Loaded(None, None, tuple(notes))
 
-    async def judge(self, key: Key, file: CheckpointFile) -> Checkpoint:
-        """Read a checkpoint and hold it against the ledger. Raises CheckpointUnusable, StorageUnavailable."""
+    async def judge(self, key: Key | None, file: CheckpointFile) -> Checkpoint:
+        """Read a checkpoint and hold it against the ledger; of any conversation if no `key` is given.
+
+        Raises CheckpointUnusable, StorageUnavailable.
+        """
         checkpoint = await asyncio.to_thread(lambda: decode_checkpoint(self._body(file)))
-        session_id, agent = key
-        if (checkpoint.session_id, checkpoint.agent, checkpoint.seq) != (session_id, agent, file.seq):
+        found = (checkpoint.session_id, checkpoint.agent)
+        if found != (key or found) or folder(found) != file.key or checkpoint.seq != file.seq:
             raise CheckpointUnusable("It is of another conversation.")
         hash_ = _hash(checkpoint)
-        if not await self._ledger.read(lambda tx: holds(tx, session_id, checkpoint.seq, hash_)):
+        if not await self._ledger.read(lambda tx: holds(tx, checkpoint.session_id, checkpoint.seq, hash_)):
             raise CheckpointUnusable("The ledger is not the one it was written from.")
         return checkpoint
 

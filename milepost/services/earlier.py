@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from milepost.domain.checkpoints import Segment
-from milepost.domain.events import Event
+from milepost.domain.events import AgentStarted, Event
 from milepost.domain.messages import Message
 from milepost.ledger.chain import StoredEvent
-from milepost.ledger.transcript import TRANSCRIPT_EVENTS
+from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
 from milepost.ports.ledger import LedgerTx
 
+MAX_PROJECTED_BYTES = 8 * 1024 * 1024
+MAX_PROJECTED_TURNS = 500
 MAX_KNOWN_BYTES = 32 * 1024 * 1024
 FIRST_STEP = 4
 LAST_STEP = 100
@@ -34,6 +36,13 @@ class View:
     agent: str
     messages: Callable[[Sequence[Event]], list[Message]]
     name: str = ""
+
+
+def view_of(started: AgentStarted) -> View:
+    """How the model of an agent that was started so gets turns."""
+    agent, readable = started.agent, any(tool.name == "read_output" for tool in started.tools)
+    name = "readable" if readable else ""
+    return View(agent, lambda events: turn_messages(events, agent, readable=readable), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,14 @@ from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.engine.effects import effect_id
+from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
 from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
+from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
@@ -284,6 +286,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
             ledger, clock, ids, GitSnapshots(root / "snapshots"), lambda path: workspace_folder(path, root / "data")
         ),
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
+        checkpoints=CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents),
         search=SearchService(ledger),
         exports=ExportService(ledger, contents, clock, "0.1.0"),
         imports=ImportService(ledger, contents, clock, ids),

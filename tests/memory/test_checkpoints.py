@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from milepost.domain.checkpoints import KEPT, Checkpoint, CheckpointPolicy, Segm
 from milepost.domain.content import BlobRef, Content
 from milepost.domain.errors import CheckpointUnusable
 from milepost.domain.events import LATE_EVENTS
+from milepost.domain.memory import Scope
 from milepost.domain.messages import (
     AssistantMessage,
     ImagePart,
@@ -31,11 +32,14 @@ from milepost.domain.messages import (
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.ledger import checkpoint as form
 from milepost.ledger.checkpoint import decode_checkpoint, read_checkpoint, segment_line, write_checkpoint
+from milepost.ledger.codec import to_json
+from milepost.ledger.messages import read_messages
 from milepost.ledger.transcript import TRANSCRIPT_EVENTS
 from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.ports.ledger import Ledger
 from milepost.ports.notifier import Notifier
 from milepost.services import checkpointing, checkpoints
+from milepost.services.checkpoint_files import useless
 from milepost.services.checkpoints import CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.history import HistoryService
@@ -54,7 +58,7 @@ MESSAGES: tuple[Message, ...] = (
         ),
         ProviderState("p", "m", Content("state")),
     ),
-    ToolMessage("id", "bash", Content("out"), True),
+    ToolMessage("id", "bash", Content("out"), is_error=True),
 )
 
 
@@ -132,6 +136,27 @@ def test_a_checkpoint_survives_its_file_form() -> None:
     found = decode_checkpoint(read_checkpoint(data))
     assert found == made
     assert not found.usage.complete and found.usage.input_tokens == 1, "an unknown part makes a known subtotal"
+
+
+def test_every_field_of_a_message_is_read() -> None:
+    """A field that is added to one of these must be added to `ledger/messages.py` and to `MESSAGES`."""
+    parts = (ImagePart, ProviderState, TextPart, ReasoningPart, ToolCallPart)
+    kinds = (UserMessage, AssistantMessage, ToolMessage, *parts)
+    assert {kind.__name__: len(fields(kind)) for kind in (*kinds, Content, BlobRef)} == {
+        "UserMessage": 3,
+        "AssistantMessage": 3,
+        "ToolMessage": 5,
+        "ImagePart": 3,
+        "ProviderState": 3,
+        "TextPart": 2,
+        "ReasoningPart": 2,
+        "ToolCallPart": 5,
+        "Content": 2,
+        "BlobRef": 3,
+    }
+    assert read_messages([to_json(message) for message in MESSAGES]) == MESSAGES
+    with pytest.raises(KeyError):
+        read_messages([{"kind": "assistant", "provider_state": None, "parts": [{"kind": "other"}]}])
 
 
 def test_every_changed_byte_is_noticed() -> None:
@@ -375,3 +400,21 @@ def test_an_envelope_can_be_read_by_people() -> None:
     data = write_checkpoint(_checkpoint(), [])
     envelope = json.loads(data.partition(b"\n")[0])
     assert envelope["format"] == "milepost-checkpoint" and envelope["version"] == 1
+
+
+async def test_a_collection_finds_what_no_turn_would_take(bench: Bench) -> None:
+    await bench.turns(3)
+    store = bench.store
+    assert await useless(bench.ledger, store, store.keys()) == []
+    foreign = write_checkpoint(_checkpoint(), [])
+    store.write(Scope.agent("ses", "a:b").component, 7, foreign)
+    store.write("elsewhere", 7, foreign)
+    assert {file.key for file in await useless(bench.ledger, store, store.keys())} == {
+        Scope.agent("ses", "a:b").component,
+        "elsewhere",
+    }
+    rewinds = RewindService(bench.ledger, SteppingClock(), UuidIds())
+    await rewinds.rewind(RewindTo(bench.session, "test", number=2))
+    found = await useless(bench.ledger, store, [Scope.agent(bench.session, AGENT).component])
+    kept = [file.seq for file in store.files(Scope.agent(bench.session, AGENT).component)]
+    assert 0 < len(found) < len(kept), "those that end with a turn that counts are kept"
