@@ -87,7 +87,7 @@ def check_window(started: AgentStarted, route: int, found: Expected) -> None:
     Raises:
         ContextTooLarge: with the window, what is asked and the largest parts.
     """
-    window = started.prices[route].window if route < len(started.prices) else None
+    window = started.window_of(route)
     reserved = found.output if found.bounded else 0
     if window is None or found.input * (1 - ERROR_SHARE) + reserved <= window:
         return

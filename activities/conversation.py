@@ -12,7 +12,15 @@ from milepost.domain.checkpoints import Segment
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import LedgerCorrupt
-from milepost.domain.events import AgentStarted, EffectReconciled, Event, ModelCalled, ToolFinished, ToolStarted
+from milepost.domain.events import (
+    AgentStarted,
+    ContextCompacted,
+    EffectReconciled,
+    Event,
+    ModelCalled,
+    ToolFinished,
+    ToolStarted,
+)
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
@@ -27,11 +35,19 @@ from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
-from milepost.ledger.transcript import TRANSCRIPT_EVENTS, omission
+from milepost.ledger.compacted import Compacted, compacted_parts, newest, summary_message
+from milepost.ledger.transcript import TRANSCRIPT_EVENTS, Part, omission, parts_of
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.checkpoints import Answered, Checkpoints
 from milepost.services.contents import Contents
-from milepost.services.earlier import MAX_PROJECTED_BYTES, MAX_PROJECTED_TURNS, Earlier, EarlierTurns, view_of
+from milepost.services.earlier import (
+    MAX_PROJECTED_BYTES,
+    MAX_PROJECTED_TURNS,
+    Earlier,
+    EarlierTurns,
+    reads_outputs,
+    view_of,
+)
 from milepost.services.finishing import called_key, started_key, tool_event_key
 from milepost.services.outcomes import reconciled_key
 
@@ -47,7 +63,8 @@ class TurnContext:
     """A turn as its activities see it.
 
     `omitted` is the number of the newest earlier turn that did not fit. `size` is bytes of the turn's own events that
-    its messages are made of. `notes` are for people.
+    its messages are made of. `notes` are for people. `messages` are those of `parts`, in order; before them stand the
+    note of what was omitted and the summary, if `compacted` has one.
     """
 
     session: Session
@@ -56,6 +73,8 @@ class TurnContext:
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
     omitted: int
+    parts: tuple[Part, ...] = ()
+    compacted: Compacted | None = None
     earlier: Earlier | None = field(default=None, compare=False)
     size: int = 0
     notes: tuple[str, ...] = ()
@@ -143,11 +162,19 @@ class Conversations:
         """
         notes = () if self._checkpoints is None else await self._checkpoints.start(turn_id, agent)
         context = await self._ledger.read(lambda tx: self._context(tx, turn_id, agent, round_))
-        messages = [await self._load(message) for message in context.messages]
+        parts = [
+            replace(part, messages=tuple([await self._load(message) for message in part.messages]))
+            for part in context.parts
+        ]
+        messages = [message for part in parts for message in part.messages]
+        found = context.compacted
+        if found is not None and found.event.summary is not None:
+            text = await self._contents.load(found.event.summary)
+            messages.insert(0, summary_message(found.event, text, readable=reads_outputs(context.started)))
         if context.omitted:
             messages.insert(0, omission(context.omitted))
             notes = (*notes, f"Turns up to number {context.omitted} did not fit and were left out.")
-        return replace(context, messages=tuple(messages), notes=notes)
+        return replace(context, messages=tuple(messages), parts=tuple(parts), notes=notes)
 
     def answered(self, context: TurnContext, effect_id: str, message: AssistantMessage) -> None:
         """The answer to what `whole` gave was recorded, as `message`. Returns at once."""
@@ -203,11 +230,13 @@ class Conversations:
         if round_ is None:
             return TurnContext(session, turn, started, events, tuple(messages), 0)
         size = sum(len(item.payload) for item, _ in pairs)
+        own, readable = newest(events, agent), reads_outputs(started)
         earlier = self._turns.read(
-            tx, turn.session_id, view, turn.number, MAX_PROJECTED_BYTES - size, MAX_PROJECTED_TURNS
+            tx, turn.session_id, view, turn.number, MAX_PROJECTED_BYTES - size, MAX_PROJECTED_TURNS, own
         )
-        messages = [*earlier.messages, *messages]
-        return TurnContext(session, turn, started, events, tuple(messages), earlier.omitted, earlier, size)
+        whole = [*earlier.parts, *parts_of(messages, turn.number, 0)]
+        parts = tuple(compacted_parts(whole, earlier.compacted, readable=readable))
+        return TurnContext(session, turn, started, events, (), earlier.omitted, parts, earlier.compacted, earlier, size)
 
     async def _load(self, message: Message) -> Message:
         match message:
@@ -238,6 +267,9 @@ class Conversations:
 
 def _is_from(event: Event, agent: str, round_: int) -> bool:
     """Whether the event belongs to this round of the agent, or to a later one."""
+    if isinstance(event, ContextCompacted):
+        # It is recorded before the model call of its round.
+        return event.agent == agent and event.round > round_
     return isinstance(event, ModelCalled | ToolFinished) and event.agent == agent and event.round >= round_
 
 

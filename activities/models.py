@@ -6,16 +6,27 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from temporalio import activity
 
 from activities.boundary import boundary, retry_error
-from activities.charges import Expected, ask_of, check_window, expected, in_time
-from activities.conversation import Conversations, TurnContext
+from activities.charges import ask_of, check_window, expected, in_time
+from activities.compaction import Compactor, Outcome
+from activities.conversation import Conversations
 from activities.deltas import Call, DeltaWriter
 from activities.guard import Stopped, cancel_requested, guarded
-from activities.routes import WORKER_LOST, Routing, retried_key, routing_of
+from activities.modelcalls import (
+    ModelCall,
+    charge_of,
+    failed_event,
+    following_try,
+    lost_attempt,
+    priced_usage,
+    refused,
+    retried_event,
+)
+from activities.routes import routing_of
 from milepost.contracts.activities import (
     CALL_MODEL,
     CallModelParams,
@@ -25,16 +36,17 @@ from milepost.contracts.activities import (
     boundary_text,
     tool_label,
 )
+from milepost.domain.compaction import MAX_COMPACTIONS
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import (
     BudgetExceeded,
+    LedgerCorrupt,
     MilepostError,
-    ModelError,
     ModelFault,
     ModelIncomplete,
     PayloadTooLarge,
 )
-from milepost.domain.events import AgentStarted, ModelCalled, ModelFailed, ModelRetried
+from milepost.domain.events import AgentStarted, ModelCalled
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
@@ -44,7 +56,6 @@ from milepost.domain.messages import (
     TextPart,
     ToolCallPart,
 )
-from milepost.domain.prices import priced
 from milepost.domain.tools import MAX_CALLS_PER_RESPONSE, MAX_TOOL_ARGUMENTS_BYTES, MAX_TOOL_NAME_BYTES
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.engine.effects import Entry, effect_id, idempotency_key
@@ -52,26 +63,15 @@ from milepost.ledger.codec import decode, encode
 from milepost.ports.ledger import Ledger, NewEvent
 from milepost.ports.models import ModelCompleted, ModelGateway, ModelRequest, ReasoningDelta, TextDelta, TokenCounters
 from milepost.ports.system import Clock
-from milepost.services.budgeting import Answered, Ask
+from milepost.services.budgeting import Answered
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.effects import Charge, EffectJournal, Settlement
-from milepost.services.finishing import bounded_error, called_key, model_position
+from milepost.services.finishing import called_key, model_position
 from milepost.services.stops import StopSignal, StopWatch
 
 PlanCall = Callable[[AgentStarted, int, ToolCallPart, str, FinishReason], PlannedCall]
 """(what the turn records of the agent, index, call, whole arguments, finish reason) -> what the workflow
 needs to know of the call."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    params: CallModelParams
-    context: TurnContext
-    spec: EffectSpec
-    request: ModelRequest
-    routing: Routing
-    expected: Expected
-    ask: Ask
 
 
 class ModelActivities:
@@ -88,6 +88,7 @@ class ModelActivities:
         stops: StopWatch,
         plan_call: PlanCall,
         counters: TokenCounters,
+        compactor: Compactor,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -98,17 +99,21 @@ class ModelActivities:
         self._stops = stops
         self._plan_call = plan_call
         self._counters = counters
+        self._compactor = compactor
 
     @activity.defn(name=CALL_MODEL.name)
     async def call_model(self, params: CallModelParams) -> CallModelResult:
         """Make the call, attach its text to the delta log, record its end. A finished call returns its record."""
         with boundary(), self._stops.watch(params.turn_id) as stop:
-            call = await self._resolve(params)
+            fitted = await self._fitted(params, stop)
+            if isinstance(fitted, CallModelResult):
+                return fitted
+            call = fitted
             entered = await self._journal.enter(
                 call.spec,
                 params.claim,
-                lambda attempt: _lost_attempt(call, attempt),
-                charge=Charge(call.ask, lambda attempt, error: _refused(call, attempt, error)),
+                lambda attempt: lost_attempt(call, attempt),
+                charge=Charge(call.ask, lambda attempt, error: refused(call, attempt, error)),
             )
             if entered.entry is Entry.RETURN_RECORDED and entered.effect is not None and entered.effect.result:
                 return decode(entered.effect.result, CallModelResult)
@@ -116,7 +121,18 @@ class ModelActivities:
                 return CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id)
             return await self._call(call, entered.effect.attempt, stop)
 
-    async def _resolve(self, params: CallModelParams) -> _Call:
+    async def _fitted(self, params: CallModelParams, stop: StopSignal) -> ModelCall | CallModelResult:
+        """The call with a conversation that was compacted if it had to be; or that the turn was stopped meanwhile."""
+        for _ in range(MAX_COMPACTIONS + 1):
+            call = await self._resolve(params)
+            fit = await self._compactor.fit(call, stop)
+            if fit.outcome is Outcome.STOPPED:
+                return CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id)
+            if fit.outcome is Outcome.NONE:
+                return replace(call, notes=(fit.note,) if fit.note else ())
+        raise LedgerCorrupt(f"Turn {params.turn_id} is compacted again and again.")
+
+    async def _resolve(self, params: CallModelParams) -> ModelCall:
         context = await self._conversations.whole(params.turn_id, params.agent, params.round)
         started = context.started
         script = context.turn.request.options.script
@@ -157,11 +173,11 @@ class ModelActivities:
         request = replace(request, provider=route.provider, model=route.model, idempotency_key=key, cache_key=cache_key)
         found = await expected(self._ledger, self._counters, started, request)
         elapsed = max(self._clock.now() - context.turn.created_at, 0) / 1_000_000
-        return _Call(
+        return ModelCall(
             params, context, spec, request, routing, found, ask_of(started, request, routing.index, found, elapsed)
         )
 
-    async def _call(self, call: _Call, attempt: int, stop: StopSignal) -> CallModelResult:
+    async def _call(self, call: ModelCall, attempt: int, stop: StopSignal) -> CallModelResult:
         spec, params = call.spec, call.params
         target = Call(params.session_id, params.turn_id, params.agent, spec.effect_id, attempt)
         async with DeltaWriter(self._ledger, self._clock, target) as deltas:
@@ -202,7 +218,7 @@ class ModelActivities:
             raise ModelIncomplete("The provider's stream ended without an answer.")
         return completed
 
-    async def _answered(self, call: _Call, attempt: int, completed: ModelCompleted) -> CallModelResult:
+    async def _answered(self, call: ModelCall, attempt: int, completed: ModelCompleted) -> CallModelResult:
         code, refusal = _refusal(completed.message.calls)
         try:
             return await self._record(call, attempt, completed, code, refusal)
@@ -210,7 +226,7 @@ class ModelActivities:
             return await self._record(call, attempt, completed, error.code, str(error))
 
     async def _record(
-        self, call: _Call, attempt: int, completed: ModelCompleted, code: str | None, refusal: str | None
+        self, call: ModelCall, attempt: int, completed: ModelCompleted, code: str | None, refusal: str | None
     ) -> CallModelResult:
         """Record the answer, without its calls if there is a reason to refuse them. Raises BudgetExceeded."""
         accepted = completed.message if code is None else _without_calls(completed.message)
@@ -229,8 +245,8 @@ class ModelActivities:
             error_code=code,
             error=refusal,
         )
-        diagnostics = (*completed.diagnostics, *call.context.notes)
-        usage = _priced(call, completed.usage)
+        diagnostics = (*completed.diagnostics, *call.context.notes, *call.notes)
+        usage = priced_usage(call, completed.usage)
         event = _called(call, attempt, message, completed.finish, diagnostics, usage)
         event = replace(event, provider=completed.provider, model=completed.model)
         known = usage.input_tokens + usage.cached_input_tokens if usage.complete else None
@@ -258,25 +274,26 @@ class ModelActivities:
             state = ProviderState(state.provider, state.model, data)
         return AssistantMessage(tuple(parts), state)
 
-    async def _stopped(self, call: _Call, attempt: int, deltas: DeltaWriter) -> CallModelResult:
-        event = _called(call, attempt, _partial(deltas), FinishReason.STOPPED, (), _priced(call, UNKNOWN_USAGE))
+    async def _stopped(self, call: ModelCall, attempt: int, deltas: DeltaWriter) -> CallModelResult:
+        event = _called(call, attempt, _partial(deltas), FinishReason.STOPPED, (), priced_usage(call, UNKNOWN_USAGE))
         result = CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id, FinishReason.STOPPED)
         await self._journal.settle(
             call.spec, attempt, Settlement(EffectState.CANCELLED, encode(result)), [_event(call, event)]
         )
         return result
 
-    async def _failed(self, call: _Call, attempt: int, deltas: DeltaWriter, error: MilepostError) -> CallModelResult:
-        last = activity.info().attempt >= CALL_MODEL.retry.maximum_attempts
-        following = None if last else call.routing.failed(error)
-        if following is None or not (isinstance(error, ModelError) or error.other_route_may_help):
+    async def _failed(
+        self, call: ModelCall, attempt: int, deltas: DeltaWriter, error: MilepostError
+    ) -> CallModelResult:
+        following = following_try(call, error, last=activity.info().attempt >= CALL_MODEL.retry.maximum_attempts)
+        if following is None:
             return await self._settle_failed(call, attempt, deltas, error)
-        retried = _retried(call, attempt, error.code, str(error), _charge(call, error), following)
+        retried = retried_event(call, attempt, error.code, str(error), charge_of(call, error), following)
         await self._journal.record(call.spec.session_id, call.spec.turn_id, call.params.claim, [retried])
         raise retry_error(error, following.delay) from error
 
     async def _settle_failed(
-        self, call: _Call, attempt: int, deltas: DeltaWriter, error: MilepostError
+        self, call: ModelCall, attempt: int, deltas: DeltaWriter, error: MilepostError
     ) -> CallModelResult:
         result = CallModelResult(
             ModelOutcome.FAILED,
@@ -287,40 +304,12 @@ class ModelActivities:
         partial = _partial(deltas)
         # What was streamed stays readable; its cost is counted once, by the failure.
         kept = _called(call, attempt, partial, FinishReason.INCOMPLETE, (), Usage())
-        failed = ModelFailed(
-            turn_id=call.params.turn_id,
-            agent=call.params.agent,
-            effect_id=call.spec.effect_id,
-            attempt=attempt,
-            error_code=error.code,
-            error_message=bounded_error(str(error)),
-            usage=_charge(call, error),
-            route=call.routing.index,
-        )
+        failed = failed_event(call, attempt, error.code, str(error), charge_of(call, error))
         events = [_event(call, kept)] if partial.parts else []
-        events.append(NewEvent(f"{call.spec.effect_id}/failed", failed, call.params.turn_id))
+        events.append(failed)
         outcome = Settlement(EffectState.FAILED, encode(result), error.code, str(error))
         await self._journal.settle(call.spec, attempt, outcome, events)
         return result
-
-
-def _refused(call: _Call, attempt: int, error: BudgetExceeded) -> tuple[Settlement, list[NewEvent]]:
-    """How a call ends that no budget allows: nothing was sent."""
-    result = CallModelResult(
-        ModelOutcome.FAILED, call.spec.effect_id, error_code=error.code, error=boundary_text(str(error))
-    )
-    failed = ModelFailed(
-        turn_id=call.params.turn_id,
-        agent=call.params.agent,
-        effect_id=call.spec.effect_id,
-        attempt=attempt,
-        error_code=error.code,
-        error_message=bounded_error(str(error)),
-        usage=Usage(),
-        route=call.routing.index,
-    )
-    key = f"{call.spec.effect_id}/failed"
-    return Settlement(EffectState.FAILED, encode(result)), [NewEvent(key, failed, call.params.turn_id)]
 
 
 def _partial(deltas: DeltaWriter) -> AssistantMessage:
@@ -332,19 +321,8 @@ def _partial(deltas: DeltaWriter) -> AssistantMessage:
     return AssistantMessage(tuple(parts))
 
 
-def _charge(call: _Call, error: MilepostError) -> Usage:
-    """What a failed attempt is known to have used and cost."""
-    used = UNKNOWN_USAGE if isinstance(error, ModelError) and error.may_have_cost else Usage()
-    return _priced(call, used)
-
-
-def _priced(call: _Call, usage: Usage) -> Usage:
-    """With its cost, by the prices of this try's route that were recorded at the turn's start."""
-    return priced(usage, call.context.started.prices_of(call.routing.index))
-
-
 def _called(
-    call: _Call,
+    call: ModelCall,
     attempt: int,
     message: AssistantMessage,
     finish: FinishReason,
@@ -367,35 +345,8 @@ def _called(
     )
 
 
-def _event(call: _Call, event: ModelCalled) -> NewEvent:
+def _event(call: ModelCall, event: ModelCalled) -> NewEvent:
     return NewEvent(called_key(call.spec.effect_id), event, call.params.turn_id)
-
-
-def _retried(call: _Call, attempt: int, code: str, message: str, usage: Usage, following: Routing) -> NewEvent:
-    failure = following.failures[-1] if following is not call.routing else None
-    event = ModelRetried(
-        turn_id=call.params.turn_id,
-        agent=call.params.agent,
-        effect_id=call.spec.effect_id,
-        attempt=attempt,
-        error_code=code,
-        error_message=bounded_error(message),
-        usage=usage,
-        retry_after=None if failure is None else failure.retry_after,
-        route=call.routing.index,
-        next_route=following.index,
-        final=failure is not None and failure.final,
-    )
-    return NewEvent(retried_key(call.spec.effect_id, attempt), event, call.params.turn_id)
-
-
-def _lost_attempt(call: _Call, attempt: int) -> list[NewEvent]:
-    # Same key as the event of an attempt that failed and could say so: only a silent loss adds one here.
-    if attempt == 1:
-        return []
-    # Nothing was recorded since: the lost attempt took the route that this one takes.
-    text = "The worker was lost during the call."
-    return [_retried(call, attempt - 1, WORKER_LOST, text, _priced(call, UNKNOWN_USAGE), call.routing)]
 
 
 def _without_calls(message: AssistantMessage) -> AssistantMessage:

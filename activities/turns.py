@@ -124,6 +124,7 @@ class TurnActivities:
             prices=self._route_prices(Route(provider, model), *fallbacks),
             hooks=agent.hooks,
             budget=_budget(agent.budget, limits, options.budget),
+            context=agent.context,
         )
 
     def _route_prices(self, *routes: Route) -> tuple[RoutePrices, ...]:

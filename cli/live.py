@@ -111,6 +111,11 @@ class LiveView:
                 self._answered(payload)
             case "model.called":
                 self._called(payload)
+            case "context.compacted":
+                size = f"{payload['tokens_before']:,} → {payload['tokens_after']:,} of {payload['window']:,} tokens"
+                summarized = payload["effect_id"] and payload["summary"] is not None
+                done = "summarized" if summarized else "shortened"
+                self._line(f"The conversation was {done} to fit the context window ({size}).", "dim")
             case "model.retried":
                 self._line(f"The model call failed and is tried again: {short(payload['error_message'])}", "yellow")
             case "tool.started":

@@ -10,6 +10,7 @@ from typing import Any
 
 from temporalio.client import Client
 
+from activities.compaction import Compactor
 from activities.conversation import Conversations, OpenCheckpoints
 from activities.custom import CustomCalls
 from activities.hooks import HookedCalls
@@ -123,6 +124,7 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
         queues,
         parts.prices,
     )
+    compactor = Compactor(parts.ledger, parts.contents, journal, parts.gateway, parts.counters)
     models = ModelActivities(
         parts.ledger,
         parts.clock,
@@ -133,6 +135,7 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
         stops,
         plan_call,
         parts.counters,
+        compactor,
     )
     sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard)
     custom = CustomCalls(parts.custom_tools, parts.redactor)

@@ -13,9 +13,12 @@ from api.schemas.turns import NumberPage, TurnShape, turn_fields
 from api.schemas.usage import UsageShape
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.effects import Effect, EffectState
+from milepost.domain.events import ContextCompacted
 from milepost.domain.turns import TurnStatus
 from milepost.ledger.history import AgentEntry, HistoryEntry, ToolCard
 from milepost.services.turns import TurnView
+
+MAX_SUMMARY_CHARACTERS = 64 * 1024
 
 
 class HistoryQuery(NumberPage):
@@ -23,6 +26,40 @@ class HistoryQuery(NumberPage):
 
     superseded: bool = False
     """Also the turns that a rewind has superseded."""
+
+
+class CompactionShape(Shape):
+    """What a conversation was cut to before a model call. Token counts are estimates of the whole request.
+
+    `summary` is set where one was written; it is cut at 64 KiB.
+    """
+
+    round: int
+    window: int
+    tokens_before: int
+    tokens_after: int
+    clipped_results: int
+    covered_turns: int
+    covered_rounds: int
+    summary: str | None
+    error: str | None
+    usage: UsageShape
+
+    @classmethod
+    def of(cls, event: ContextCompacted) -> CompactionShape:
+        summary = event.summary.text[:MAX_SUMMARY_CHARACTERS] if event.summary and event.effect_id else None
+        return cls(
+            round=event.round,
+            window=event.window,
+            tokens_before=event.tokens_before,
+            tokens_after=event.tokens_after,
+            clipped_results=event.clipped_results,
+            covered_turns=event.covered_turns,
+            covered_rounds=event.covered_rounds,
+            summary=summary,
+            error=event.error,
+            usage=UsageShape.of(event.usage),
+        )
 
 
 class AgentShape(Shape):
@@ -42,6 +79,7 @@ class AgentShape(Shape):
     retries: int
     usage: UsageShape
     notes: list[str]
+    compactions: list[CompactionShape]
 
     @classmethod
     def of(cls, entry: AgentEntry) -> AgentShape:
@@ -57,6 +95,7 @@ class AgentShape(Shape):
             retries=entry.retries,
             usage=UsageShape.of(entry.usage),
             notes=list(entry.notes),
+            compactions=[CompactionShape.of(event) for event in entry.compactions],
         )
 
 

@@ -30,6 +30,7 @@ from milepost.config.references import is_reference
 from milepost.config.tools import HttpToolSection, effect_class
 from milepost.domain.agents import AgentConfig
 from milepost.domain.budgets import Budget, Limits, limits_of
+from milepost.domain.compaction import ContextPolicy
 from milepost.domain.effects import EffectClass
 from milepost.domain.extensions import HookConfig, HttpHook, HttpPeer, HttpTool, PythonHook, PythonTool, ToolConfig
 from milepost.domain.hooks import HookRule, HookWhen
@@ -177,6 +178,7 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
         ),
         fallbacks=_fallbacks(settings, section),
         budget=_budget(section.budget),
+        context=ContextPolicy(section.context.compact, section.context.threshold, section.context.window),
     )
 
 

@@ -21,6 +21,7 @@ from milepost.config.sections import BaseUrl, Count, Name, Number, Port, Section
 from milepost.config.tools import CustomToolName, ToolSection
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
+from milepost.domain.compaction import DEFAULT_THRESHOLD
 from milepost.security.schemas import check_parameters
 
 DEFAULT_AGENT = "default"
@@ -136,6 +137,15 @@ class SamplingSection(Section):
     response_format: ResponseFormatSection | None = None
 
 
+class ContextSection(Section):
+    compact: bool = True
+    """Whether a conversation that outgrows the model's window is compacted."""
+    threshold: Annotated[Count, Field(ge=10, le=95)] = DEFAULT_THRESHOLD
+    """Percent of the window over which it is."""
+    window: Annotated[Count, Field(ge=1_000, le=100_000_000)] | None = None
+    """Tokens of the model's window, where the provider's context_tokens does not say them."""
+
+
 class AgentSection(Section):
     provider: str = SCRIPTED
     model: str | None = None
@@ -153,6 +163,7 @@ class AgentSection(Section):
     fallbacks: Fallbacks | None = None
     """Tried in order when a model call fails. Default: those of the provider."""
     budget: BudgetSection = BudgetSection()
+    context: ContextSection = ContextSection()
 
 
 class LimitsSection(Section):
@@ -164,7 +175,7 @@ class LimitsSection(Section):
 
 class SandboxSection(Section):
     backend: Literal["podman", "none"] = "podman"
-    """none: Sessions have no built-in tools."""
+    """none: Sessions have no tools that need a sandbox."""
     socket: Path | None = None
     """Podman's API socket; by default it is found, or a service is started."""
     image: str | None = None

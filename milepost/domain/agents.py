@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS
 from milepost.domain.budgets import Budget
+from milepost.domain.compaction import ContextPolicy
 from milepost.domain.hooks import HookRule
 from milepost.domain.memory import MemorySettings
 from milepost.domain.messages import Sampling
@@ -55,3 +56,4 @@ class AgentConfig:
     fallbacks: tuple[Route, ...] = ()
     budget: Budget = field(default_factory=Budget)
     memory: MemorySettings | None = None
+    context: ContextPolicy = field(default_factory=ContextPolicy)

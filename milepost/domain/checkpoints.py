@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from milepost.domain.events import ContextCompacted
 from milepost.domain.messages import Message
 from milepost.domain.usage import Usage
 
@@ -28,6 +29,7 @@ class Segment:
 
     `size` is bytes of the turn's events that they are made of, which is what the bound on projections counts. A
     segment of a turn that had not `ended` when it was taken is for people to read; the turn is read again.
+    `compacted` is the agent's last compaction of the turn; it changes what is sent, not the messages here.
     """
 
     turn_id: str
@@ -35,6 +37,7 @@ class Segment:
     size: int
     messages: tuple[Message, ...]
     ended: bool = True
+    compacted: ContextCompacted | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
 from milepost.domain.budgets import Budget, Limits, Overflow
+from milepost.domain.compaction import Boundary, ContextPolicy
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.hooks import HookRule, HookVerdict, HookWhen
@@ -96,6 +97,7 @@ class AgentStarted:
     hooks: tuple[HookRule, ...] = ()
     budget: Budget = field(default_factory=Budget)
     memory: MemorySettings | None = None
+    context: ContextPolicy = field(default_factory=ContextPolicy)
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -105,6 +107,11 @@ class AgentStarted:
     def prices_of(self, route: int) -> ModelPrices | None:
         """The prices of the route with this index; None if they are unknown."""
         return self.prices[route].prices if route < len(self.prices) else None
+
+    def window_of(self, route: int) -> int | None:
+        """The context window of the route with this index, in tokens: the agent's own setting is for its own route."""
+        known = self.prices[route].window if route < len(self.prices) else None
+        return self.context.window or known if route == 0 else known or self.context.window
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,42 @@ class ModelRetried:
     route: int = 0
     next_route: int = 0
     final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCompacted:
+    """What a model gets of the conversation from model call `round` on: the newest one says all there is to know.
+
+    Results before `clipped` are shortened; what lies before `covered` is replaced by `summary`. Boundaries count from
+    this turn. `clipped_results`, `covered_turns` and `covered_rounds` (of the turn in which the boundary lies) count
+    what they concern. `tokens_before` and `tokens_after` are estimates of the whole request, `window` the model's.
+    `number` counts the agent's compactions of the turn. With an `effect_id` the summary was written for this one, by a
+    call of which `usage` is the charge; without one it is that of an earlier compaction. `error` says why less was done
+    than planned.
+    """
+
+    TYPE: ClassVar[str] = "context.compacted"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    agent: str
+    round: int
+    number: int
+    window: int
+    tokens_before: int
+    tokens_after: int
+    clipped: Boundary | None = None
+    clipped_results: int = 0
+    covered: Boundary | None = None
+    covered_turns: int = 0
+    covered_rounds: int = 0
+    summary: Content | None = None
+    error: str | None = None
+    effect_id: str = ""
+    attempt: int = 0
+    provider: str = ""
+    model: str = ""
+    route: int = 0
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,6 +565,7 @@ Event = (
     | ModelCalled
     | ModelRetried
     | ModelFailed
+    | ContextCompacted
     | BudgetReached
     | ApprovalRequested
     | ApprovalResolved
@@ -558,6 +602,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     ModelCalled,
     ModelRetried,
     ModelFailed,
+    ContextCompacted,
     BudgetReached,
     ApprovalRequested,
     ApprovalResolved,

@@ -5,7 +5,8 @@ Lines, each ended by a line feed, which canonical JSON never holds:
 1. the envelope: `{"bytes": B, "format": "milepost-checkpoint", "projection": P, "sha256": S, "version": 1}`, where B
    and S are size and SHA-256 of all that follows, and P names how events become messages;
 2. the state: `{"agent", "at", "hash", "omitted", "seq", "session_id", "usage", "view"}`;
-3. one line for each segment, oldest first: `[turn id, number, size, ended]`, a tab, and the messages.
+3. one line for each segment, oldest first: `[turn id, number, size, ended]`, a tab, and `[compaction, messages]`, where
+   the compaction is null or the turn's last `context.compacted` event.
 
 A segment's line depends on nothing else, so the next checkpoint takes it over as it is.
 """
@@ -21,7 +22,7 @@ import cattrs
 
 from milepost.domain.checkpoints import MAX_ENCODED_BYTES, Checkpoint, Segment
 from milepost.domain.errors import CheckpointUnusable
-from milepost.domain.events import EVENT_TYPES
+from milepost.domain.events import EVENT_TYPES, ContextCompacted
 from milepost.domain.usage import Usage
 from milepost.ledger.codec import canonical_bytes, from_json, parse, to_json
 from milepost.ledger.messages import read_messages
@@ -55,17 +56,20 @@ class CheckpointBody:
 def segment_line(segment: Segment) -> bytes:
     """One segment's line, without its end."""
     head = canonical_bytes([segment.turn_id, segment.number, segment.size, segment.ended])
-    return head + b"\t" + canonical_bytes([to_json(message) for message in segment.messages])
+    compacted = None if segment.compacted is None else to_json(segment.compacted)
+    return head + b"\t" + canonical_bytes([compacted, [to_json(message) for message in segment.messages]])
 
 
 def read_segment(line: bytes) -> Segment:
     """The segment of a line. Raises CheckpointUnusable."""
     turn_id, number, size, ended = _head(line)
     try:
-        messages = read_messages(parse(line.partition(b"\t")[2]))
+        compaction, values = parse(line.partition(b"\t")[2])
+        compacted = None if compaction is None else from_json(compaction, ContextCompacted)
+        messages = read_messages(values)
     except _UNREADABLE as error:
         raise CheckpointUnusable(f"The messages of turn {turn_id} cannot be read ({type(error).__name__}).") from error
-    return Segment(turn_id, number, size, messages, ended)
+    return Segment(turn_id, number, size, messages, ended, compacted)
 
 
 def write_checkpoint(checkpoint: Checkpoint, lines: Iterable[bytes]) -> bytes:

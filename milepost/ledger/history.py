@@ -12,6 +12,7 @@ from milepost.domain.events import (
     AgentStarted,
     ApprovalRequested,
     BudgetReached,
+    ContextCompacted,
     EffectReconciled,
     Event,
     HookDecided,
@@ -23,9 +24,11 @@ from milepost.domain.events import (
 )
 from milepost.domain.turns import Turn
 from milepost.domain.usage import Usage
+from milepost.ledger.compacted import compaction_note
 
 CARD_PREVIEW_CHARACTERS = 2_000
 NOTE_CHARACTERS = 300
+_MADE = (ModelCalled, ModelRetried, ModelFailed, ContextCompacted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class AgentEntry:
     retries: int
     usage: Usage
     notes: tuple[str, ...]
+    compactions: tuple[ContextCompacted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class _Agent:
         self.attempts: set[tuple[str, int]] = set()
         self.retries = 0
         self.usage = Usage()
+        self.compactions: list[ContextCompacted] = []
         self.notes: list[str] = [started.tools_unavailable] if started.tools_unavailable else []
 
     def entry(self, ended: bool) -> AgentEntry:
@@ -103,6 +108,7 @@ class _Agent:
             retries=self.retries,
             usage=self.usage,
             notes=tuple(self.notes),
+            compactions=tuple(self.compactions),
         )
 
 
@@ -113,7 +119,7 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
     arguments: dict[tuple[str, int, int], str] = {}
     reconciled: dict[str, EffectReconciled] = {}
     for event in events:
-        if isinstance(event, ModelCalled | ModelRetried | ModelFailed) and event.agent in agents:
+        if isinstance(event, _MADE) and event.effect_id and event.agent in agents:
             # A call that fails in the middle of its answer has two events.
             agents[event.agent].attempts.add((event.effect_id, event.attempt))
         match event:
@@ -135,6 +141,10 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                 agents[event.agent].usage += event.usage
             case BudgetReached() if event.agent in agents:
                 agents[event.agent].notes.append(_budget_note(event))
+            case ContextCompacted() if event.agent in agents:
+                agents[event.agent].compactions.append(event)
+                agents[event.agent].notes.append(compaction_note(event))
+                agents[event.agent].usage += event.usage
             case ModelFailed() if event.agent in agents:
                 agents[event.agent].usage += event.usage
             case ApprovalRequested() | ToolStarted() | ToolFinished():

@@ -10,6 +10,7 @@ from milepost.domain.events import (
     AgentOutput,
     AgentStarted,
     ApprovalResolved,
+    ContextCompacted,
     EffectReconciled,
     Event,
     ModelCalled,
@@ -28,6 +29,7 @@ from milepost.domain.events import (
 )
 from milepost.domain.messages import ReasoningPart
 from milepost.domain.turns import Turn
+from milepost.ledger.compacted import compaction_note
 
 NO_TEXT = Content("")
 
@@ -48,8 +50,11 @@ class AgentOpens:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
+    """What a model wrote for itself: its reasoning, or a summary it goes on with (`title` says which)."""
+
     agent: str
     text: str
+    title: str = "Reasoning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,8 @@ class Story:
                 return [Says(event.agent, event.text, event.partial)]
             case ModelRetried():
                 return [Remarks(event.turn_id, f"Model call tried again ({event.error_code}): {event.error_message}")]
+            case ContextCompacted():
+                return _compacted(event)
             case ModelFailed():
                 return [Remarks(event.turn_id, f"Model call failed ({event.error_code}): {event.error_message}")]
             case ApprovalResolved():
@@ -170,6 +177,13 @@ class Story:
         for index, call in enumerate(event.message.calls):
             self._calls[event.agent, event.round, index] = (call.tool, call.arguments)
         return blocks
+
+
+def _compacted(event: ContextCompacted) -> list[Block]:
+    told = Remarks(event.turn_id, compaction_note(event))
+    if not event.effect_id or event.summary is None:
+        return [told]
+    return [told, Reasons(event.agent, event.summary.text, "Summary")]
 
 
 def _beside(event: SessionRewound | SessionClosed | SessionReopened | EffectReconciled) -> list[Block]:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
-from milepost.domain.events import Event, ModelCalled, ToolFinished, TurnBegun
-from milepost.domain.messages import Message, ToolMessage, UserMessage
+from milepost.domain.events import ContextCompacted, Event, ModelCalled, ToolFinished, TurnBegun
+from milepost.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from milepost.domain.outputs import OutputRef
 
-TRANSCRIPT_EVENTS = (TurnBegun.TYPE, ModelCalled.TYPE, ToolFinished.TYPE)
+TRANSCRIPT_EVENTS = (TurnBegun.TYPE, ModelCalled.TYPE, ToolFinished.TYPE, ContextCompacted.TYPE)
 
 PROJECTION = 1
 """Counts up with each change of what `turn_messages` makes of the same events: older checkpoints are not read then."""
 
 NO_RESULT = "The call was cancelled before it had a result."
-
-
 SHORTENED = "[shortened; read_output has all of it under ref {ref}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What belongs together of a conversation: a turn's request (round 0), or a model round with its results.
+
+    `turns` counts the live turns from it to the turn whose conversation this is, `number` is its own turn's.
+    """
+
+    turns: int
+    number: int
+    round: int
+    messages: tuple[Message, ...]
 
 
 def turn_messages(events: Iterable[Event], agent: str, *, readable: bool = False) -> list[Message]:
@@ -50,6 +61,16 @@ def turn_messages(events: Iterable[Event], agent: str, *, readable: bool = False
             case _:
                 pass
     return messages
+
+
+def parts_of(messages: Iterable[Message], number: int, turns: int) -> list[Part]:
+    """The messages of a turn by round: each answer of the model begins one."""
+    groups: list[list[Message]] = [[]]
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            groups.append([])
+        groups[-1].append(message)
+    return [Part(turns, number, round_, tuple(group)) for round_, group in enumerate(groups) if group]
 
 
 def _shown(event: ToolFinished, turn: int) -> Content:

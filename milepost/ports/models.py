@@ -10,6 +10,9 @@ from milepost.domain.messages import AssistantMessage, FinishReason, Message, Sa
 from milepost.domain.tools import ToolDefinition
 from milepost.domain.usage import Usage
 
+ANSWER = "answer"
+SUMMARY = "summary"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
@@ -17,6 +20,7 @@ class ModelRequest:
 
     `call_number` counts the agent's model calls of this turn from 1 and `attempt` the tries of this call; `script` is
     the scripted provider's YAML. Real providers ignore the three.
+    `purpose` is what the call is for: `ANSWER` (the agent's own) or `SUMMARY`; it is for the scripted provider too.
     `cache_key` is the same for all calls of an agent in a Session and no other; a provider that takes one finds the
     prompt cache by it.
     """
@@ -33,6 +37,7 @@ class ModelRequest:
     idempotency_key: str
     script: str | None = None
     cache_key: str = ""
+    purpose: str = ANSWER
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from decimal import Decimal
 from milepost.domain.budgets import Budget, Limits, Reservation, Spending
 from milepost.domain.effects import EffectSpec
 from milepost.domain.errors import BudgetExceeded
-from milepost.domain.events import BudgetReached, ModelCalled, ModelFailed, ModelRetried
+from milepost.domain.events import BudgetReached, ContextCompacted, ModelCalled, ModelFailed, ModelRetried
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.engine import budgets as rules
 from milepost.ledger.codec import decimal_text
 from milepost.ports.ledger import LedgerTx, NewEvent
 
-CHARGED = (ModelCalled, ModelRetried, ModelFailed)
+CHARGED = (ModelCalled, ModelRetried, ModelFailed, ContextCompacted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def settle_charged(
     turns: dict[tuple[str, int], str] = {}
     for item in events:
         event = item.event
-        if isinstance(event, CHARGED):
+        if isinstance(event, CHARGED) and event.effect_id:
             key = (event.effect_id, event.attempt)
             used[key] = used.get(key, Usage()) + event.usage
             turns[key] = event.turn_id

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from milepost.domain.checkpoints import Segment
-from milepost.domain.events import AgentStarted, Event
+from milepost.domain.events import AgentStarted, ContextCompacted, Event
 from milepost.domain.messages import Message
 from milepost.ledger.chain import StoredEvent
-from milepost.ledger.transcript import TRANSCRIPT_EVENTS, turn_messages
+from milepost.ledger.compacted import Compacted, newest, seen_from
+from milepost.ledger.transcript import TRANSCRIPT_EVENTS, Part, parts_of, turn_messages
 from milepost.ports.ledger import LedgerTx
 
 MAX_PROJECTED_BYTES = 8 * 1024 * 1024
@@ -38,9 +39,14 @@ class View:
     name: str = ""
 
 
+def reads_outputs(started: AgentStarted) -> bool:
+    """Whether the agent has a tool to read outputs whole."""
+    return any(tool.name == "read_output" for tool in started.tools)
+
+
 def view_of(started: AgentStarted) -> View:
     """How the model of an agent that was started so gets turns."""
-    agent, readable = started.agent, any(tool.name == "read_output" for tool in started.tools)
+    agent, readable = started.agent, reads_outputs(started)
     name = "readable" if readable else ""
     return View(agent, lambda events: turn_messages(events, agent, readable=readable), name)
 
@@ -61,8 +67,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The newest whole turns within the bound, oldest first.
+    """The newest whole turns within the bound, oldest first. `places` counts the live turns from each to the one after.
 
+    `compacted` is the compaction that counts; turns that its summary covers are not here.
     `omitted` is the number of the newest one that did not fit, 0 if all did. `read` counts those that were not known.
     """
 
@@ -70,10 +77,16 @@ class Earlier:
     omitted: int
     read: int
     known: Known
+    places: tuple[int, ...] = ()
+    compacted: Compacted | None = None
 
     @property
-    def messages(self) -> list[Message]:
-        return [message for segment in self.segments for message in segment.messages]
+    def parts(self) -> list[Part]:
+        return [
+            part
+            for segment, turns in zip(self.segments, self.places, strict=True)
+            for part in parts_of(segment.messages, segment.number, turns)
+        ]
 
 
 class EarlierTurns:
@@ -99,9 +112,19 @@ class EarlierTurns:
             while size > self._limit and len(self._known) > 1:
                 size -= self._known.popitem(last=False)[1].size
 
-    def read(self, tx: LedgerTx, session_id: str, view: View, before: int, budget: int, max_turns: int) -> Earlier:
+    def read(
+        self,
+        tx: LedgerTx,
+        session_id: str,
+        view: View,
+        before: int,
+        budget: int,
+        max_turns: int,
+        own: ContextCompacted | None = None,
+    ) -> Earlier:
         """The turns with a number below `before` that are not superseded, newest first while they fit in `budget`.
 
+        They end where a summary covers the rest. `own` is the last compaction of the turn whose conversation this is.
         Whatever is known, the answer is the same. Raises LedgerCorrupt, UnknownEvent.
         """
         key = (session_id, view.agent)
@@ -112,19 +135,27 @@ class EarlierTurns:
         live = tx.turns.live_before(session_id, before, max_turns + 1)
         reader = _Reader(tx, session_id, view, self._decode, {} if known is None else known.segments, live)
         segments: list[Segment] = []
+        places: list[int] = []
         omitted = 0
+        compacted = None if own is None else seen_from(own, 0)
         for index, (number, _) in enumerate(live):
+            if compacted is not None and compacted.covers_before(index):
+                break
             segment = reader.segment(index, budget) if len(segments) < max_turns else None
             budget -= 0 if segment is None else segment.size
             if segment is None or budget < 0:
                 omitted = number
                 break
+            if compacted is None and segment.compacted is not None:
+                compacted = seen_from(segment.compacted, index + 1)
             if segment.size:
                 segments.append(segment)
+                places.append(index + 1)
         segments.reverse()
+        places.reverse()
         found = Known(view.name, seq, hash_, {segment.turn_id: segment for segment in segments})
         self.keep(key, found)
-        return Earlier(tuple(segments), omitted, reader.read, found)
+        return Earlier(tuple(segments), omitted, reader.read, found, tuple(places), compacted)
 
 
 class _Reader:
@@ -162,8 +193,9 @@ class _Reader:
         size = sum(len(item.payload) for item in stored)
         if size > budget:
             return Segment(turn_id, number, size, ())  # it does not fit, so nobody needs its messages
-        messages = tuple(self._view.messages([self._decode(item) for item in stored]))
-        return Segment(turn_id, number, size, messages)
+        events = [self._decode(item) for item in stored]
+        compacted = newest(events, self._view.agent)
+        return Segment(turn_id, number, size, tuple(self._view.messages(events)), compacted=compacted)
 
     def _read_ahead(self, index: int, budget: int) -> None:
         """As many unknown turns as are expected to fit by the size of those before."""

@@ -30,11 +30,10 @@ from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.ledger.codec import decode_event
 from milepost.ledger.transcript import unanswered_calls
 from milepost.ports.ledger import LedgerTx, NewEvent
-from milepost.services.budgeting import settle_charged, settle_rest
+from milepost.services.budgeting import CHARGED, settle_charged, settle_rest
 from milepost.services.gate import resolved_event
 
-_TYPES = tuple(cls.TYPE for cls in (AgentStarted, ModelCalled, ModelRetried, ModelFailed, ToolFinished, AgentOutput))
-_CHARGED = (ModelCalled, ModelRetried, ModelFailed)
+_TYPES = tuple(cls.TYPE for cls in (AgentStarted, *CHARGED, ToolFinished, AgentOutput))
 CANCELLED_TEXT = "The call was cancelled: the turn ended before it had a result."
 UNKNOWN_TEXT = "Outcome unknown: the turn ended while the call was running, and whether it took effect is not recorded."
 
@@ -78,7 +77,7 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> TurnState:
     new.extend(_close_calls(tx, turn, events))
     finished = ending.state is TurnState.COMPLETED
     new.extend(_outputs(turn, events, finished=finished))
-    usage = sum((event.usage for event in events if isinstance(event, _CHARGED)), Usage())
+    usage = sum((event.usage for event in events if isinstance(event, CHARGED)), Usage())
     new.append(NewEvent(f"{turn.turn_id}/ended", _terminal(turn.turn_id, ending, usage), turn.turn_id))
     tx.events.append(turn.session_id, StreamKind.SESSION, new, at)
     failed = ending.state is TurnState.FAILED
@@ -126,6 +125,9 @@ def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEven
         if streamed.get("text"):
             parts.append(TextPart(streamed["text"]))
         number = on_route.get(spec.effect_id, 0)
+        if spec.position.startswith(_SUMMARY):
+            kept.append(_lost_summary(turn, effect, priced(UNKNOWN_USAGE, started.prices_of(number)), number))
+            continue
         route = started.routes[number]
         called = ModelCalled(
             turn_id=turn.turn_id,
@@ -144,6 +146,13 @@ def _lost_answers(tx: LedgerTx, turn: Turn, events: list[Event]) -> list[NewEven
     return kept
 
 
+def _lost_summary(turn: Turn, effect: Effect, usage: Usage, route: int) -> NewEvent:
+    spec = effect.spec
+    text = "The turn ended while the conversation was being summarized."
+    failed = ModelFailed(turn.turn_id, spec.agent, spec.effect_id, effect.attempt, "turn_ended", text, usage, route)
+    return NewEvent(f"{spec.effect_id}/failed", failed, turn.turn_id)
+
+
 def started_key(turn_id: str, agent: str) -> str:
     """Event key of an agent's start."""
     return f"{turn_id}/{agent}/started"
@@ -152,6 +161,19 @@ def started_key(turn_id: str, agent: str) -> str:
 def called_key(effect_id: str) -> str:
     """Event key of a model call's answer."""
     return f"{effect_id}/called"
+
+
+def compacted_key(turn_id: str, agent: str, number: int) -> str:
+    """Event key of an agent's compaction of a turn."""
+    return f"{turn_id}/{agent}/compacted/{number}"
+
+
+_SUMMARY = "summary."
+
+
+def summary_position(round_: int, number: int) -> str:
+    """Logical place of the model call that summarizes for the turn's compaction `number`, before a round."""
+    return f"{_SUMMARY}{round_}.{number}"
 
 
 def model_position(round_: int) -> str:
@@ -256,7 +278,7 @@ def _outputs(turn: Turn, events: list[Event], *, finished: bool) -> list[NewEven
         # The answer is the last text; a turn cut short in a tool round may have said it earlier.
         text = next((event.message.text for event in reversed(calls) if event.message.text), "")
         partial = not finished or calls[-1].finish in _CUT
-        charged = [event for event in events if isinstance(event, _CHARGED) and event.agent == started.agent]
+        charged = [event for event in events if isinstance(event, CHARGED) and event.agent == started.agent]
         usage = sum((event.usage for event in charged), Usage())
         output = AgentOutput(turn.turn_id, started.agent, Content(text), len(calls), usage, partial)
         outputs.append(NewEvent(f"{turn.turn_id}/{started.agent}/output", output, turn.turn_id))

@@ -19,7 +19,14 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import conversation
 from milepost.bootstrap.system import UuidIds
-from milepost.contracts.activities import CallModelParams, CallModelResult, FinishParams, PrepareParams, RunToolParams
+from milepost.contracts.activities import (
+    CallModelParams,
+    CallModelResult,
+    FinishParams,
+    ModelOutcome,
+    PrepareParams,
+    RunToolParams,
+)
 from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
 from milepost.domain.messages import AssistantMessage, FinishReason, TextPart, ToolCallPart
@@ -28,13 +35,14 @@ from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.ports.checkpoints import CheckpointStore
 from milepost.ports.ledger import Ledger, LedgerTx
-from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
+from milepost.ports.models import ModelCompleted, ModelGateway, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.ports.notifier import Notifier
 from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, SandboxHealth, SandboxSpec
 from milepost.ports.workflows import TurnStart, WorkflowState
 from milepost.services.checkpoints import CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
+from milepost.services.history import HistoryService
 from milepost.services.sessions import OpenSession, SessionService
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.services.workbench import Workbench
@@ -227,10 +235,12 @@ class Driver:
         seed: int = 1,
         checkpoints: CheckpointStore | None = None,
         checkpoint_settings: CheckpointSettings | None = None,
+        agent: AgentConfig | None = None,
+        gateway: ModelGateway | None = None,
     ) -> None:
         chosen = random.Random(seed)
         clock, ids = SteppingClock(), UuidIds()
-        agents = {AGENT: AgentConfig(AGENT, "instant", "instant", approvals={"bash": Approval.ALLOW})}
+        agents = {AGENT: agent or AgentConfig(AGENT, "instant", "instant", approvals={"bash": Approval.ALLOW})}
         self.ledger = ledger
         self.chosen = chosen
         self.model = OneCallModel(chosen)
@@ -243,14 +253,18 @@ class Driver:
             lambda session: SandboxSpec(session.session_id, ledger.instance_id, session.workspace.path),
         )
         self.sessions = SessionService(ledger, clock, ids, agents, AGENT)
+        self.contents = contents
+        self.history = HistoryService(ledger)
+        self.clock = clock
         self.turns = TurnService(ledger, contents, clock, ids, agents, self.model.validate)
+        model = gateway or self.model
         parts = ExecutionParts(
             ledger,
             notifier,
             clock,
             contents,
             agents,
-            self.model,
+            model,
             workbench,
             definitions,
             "driver",
@@ -307,6 +321,45 @@ class Driver:
             await self.run_calls(session_id, turn_id, round_, answer)
         params = FinishParams(turn_id, session_id, _claim(turn_id), TurnState.COMPLETED, 2)
         assert (await self._run(self._steps.turns.finish_turn, params)).state is TurnState.COMPLETED
+
+    async def send(self, session_id: str, text: str) -> str:
+        """Begin a turn with this request and prepare it."""
+        turn_id = (await self.turns.begin(BeginTurn(session_id, text))).turn.turn_id
+        await self.prepare(session_id, turn_id)
+        return turn_id
+
+    async def call_model(self, session_id: str, turn_id: str, round_: int) -> CallModelResult:
+        """One model call, whatever it answers."""
+        params = CallModelParams(turn_id, session_id, _claim(turn_id), AGENT, round_)
+        result: CallModelResult = await self._run(self._steps.models.call_model, params)
+        return result
+
+    async def finish(
+        self,
+        session_id: str,
+        turn_id: str,
+        rounds: int,
+        state: TurnState = TurnState.COMPLETED,
+        code: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Write the turn's end."""
+        params = FinishParams(turn_id, session_id, _claim(turn_id), state, rounds, code, reason)
+        assert (await self._run(self._steps.turns.finish_turn, params)).state is state
+
+    async def play(self, session_id: str, text: str) -> str:
+        """A whole turn: rounds until the model asks for no more calls, or a call of it fails."""
+        turn_id = await self.send(session_id, text)
+        for round_ in range(1, 100):
+            answer = await self.call_model(session_id, turn_id, round_)
+            if answer.outcome is ModelOutcome.FAILED:
+                await self.finish(session_id, turn_id, round_, TurnState.FAILED, answer.error_code, answer.error)
+                break
+            await self.run_calls(session_id, turn_id, round_, answer)
+            if not answer.calls:
+                await self.finish(session_id, turn_id, round_)
+                break
+        return turn_id
 
     async def turn(self, session_id: str) -> str:
         """A whole turn."""

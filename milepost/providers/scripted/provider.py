@@ -20,6 +20,7 @@ from milepost.domain.messages import (
 from milepost.domain.providers import ProviderConfig, ScriptedProvider
 from milepost.domain.usage import Usage
 from milepost.ports.models import (
+    SUMMARY,
     ModelCompleted,
     ModelHealth,
     ModelInfo,
@@ -38,6 +39,8 @@ from milepost.providers.scripted.script import CutKind, Response, Script, parse_
 
 BYTES_PER_TOKEN = 4
 """The stated rule where a script gives no usage: one token per four bytes of UTF-8, rounded up."""
+DEFAULT_SUMMARY = "(A script does not summarize.)"
+SUMMARY_CHARACTERS = 200
 
 
 def create(config: ProviderConfig, secrets: SecretStore, providers: Providers) -> ScriptPlayer:
@@ -56,7 +59,11 @@ class ScriptPlayer:
         self._config = config
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
-        response = (await self._script(request)).response(request.agent, request.call_number)
+        script = await self._script(request)
+        if request.purpose == SUMMARY:
+            response = script.summary(request.call_number) or _own_summary(request)
+        else:
+            response = script.response(request.agent, request.call_number)
         fail = response.fail
         if fail is not None and request.attempt <= fail.times:
             said = f"scripted failure of attempt {request.attempt} (script line {response.line})"
@@ -100,6 +107,12 @@ class ScriptPlayer:
         if text is None:
             return await asyncio.to_thread(demo_script, request)
         return await asyncio.to_thread(parse_script, text)
+
+
+def _own_summary(request: ModelRequest) -> Response:
+    """A summary that a script says nothing of: the beginnings of what it is of."""
+    text = " ".join(text for text in _texts(request.messages))
+    return Response(line=0, text=f"{DEFAULT_SUMMARY} {text[:SUMMARY_CHARACTERS]}")
 
 
 def _deltas(response: Response) -> list[TextDelta | ReasoningDelta]:

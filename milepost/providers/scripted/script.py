@@ -75,10 +75,15 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`agents` scripts single agents; every other agent gets `responses`."""
+    """`agents` scripts single agents; every other agent gets `responses`. `summaries` are of compactions."""
 
     responses: tuple[Response, ...] = ()
     agents: Mapping[str, tuple[Response, ...]] = field(default_factory=dict)
+    summaries: tuple[Response, ...] = ()
+
+    def summary(self, number: int) -> Response | None:
+        """The answer to the n-th compaction of the turn (counted from 1); None where the script has none."""
+        return self.summaries[number - 1] if 1 <= number <= len(self.summaries) else None
 
     def response(self, agent: str, call_number: int) -> Response:
         """The answer to an agent's n-th call of the turn (counted from 1). Raises ScriptExhausted past the end."""
@@ -106,7 +111,7 @@ def parse_script(text: str) -> Script:
 
 def script_of(root: Node) -> Script:
     """Read a script from its root node."""
-    entries = nodes.mapping(root, "the script", ("responses", "agents"))
+    entries = nodes.mapping(root, "the script", ("responses", "agents", "summaries"))
     if not entries:
         raise nodes.invalid(
             nodes.line_of(root), "the script has no responses.", "Write `responses:` with a list of answers."
@@ -114,6 +119,7 @@ def script_of(root: Node) -> Script:
     agents = nodes.mapping(entries["agents"], "'agents'") if "agents" in entries else {}
     return Script(
         responses=_responses(entries["responses"], "'responses'") if "responses" in entries else (),
+        summaries=_responses(entries["summaries"], "'summaries'") if "summaries" in entries else (),
         agents={agent: _responses(node, f"agent '{agent}'") for agent, node in agents.items()},
     )
 

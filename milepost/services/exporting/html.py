@@ -114,7 +114,7 @@ class HtmlExport:
                 route = _escape(one_line(f"{block.provider} / {block.model}", 300))
                 yield f'<p class="agent"><b>{_escape(one_line(block.agent, 200))}</b> · {route}</p>\n'
             case Reasons():
-                yield _details("Reasoning", "", "", f'<pre class="plain note">{_escape(block.text)}</pre>')
+                yield _details(block.title, "", "", f'<pre class="plain note">{_escape(block.text)}</pre>')
             case Says():
                 async for piece in self._says(block):
                     yield piece

@@ -67,7 +67,7 @@ class MarkdownExport:
             case AgentOpens():
                 yield f"\n### {_inline(one_line(f'{block.agent} ({block.provider} / {block.model})', 300))}\n"
             case Reasons():
-                yield "\n*Reasoning*\n"
+                yield f"\n*{block.title}*\n"
                 async for piece in self._text(Content(block.text), "> "):
                     yield piece
             case Says():
