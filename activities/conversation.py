@@ -33,6 +33,7 @@ from milepost.domain.messages import (
 )
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
+from milepost.engine.reminders import before_request
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
 from milepost.ledger.compacted import Compacted, compacted_parts, newest, summary_message
@@ -242,7 +243,8 @@ class Conversations:
         match message:
             case UserMessage():
                 images = [await self._image(image) for image in message.images]
-                return UserMessage(await self._whole(message.text), tuple(images))
+                text = await self._whole(message.text)
+                return UserMessage(replace(text, text=before_request(message.before, text.text)), tuple(images))
             case ToolMessage():
                 # The model gets the bounded text; the whole output is in the ledger for people and for paging tools.
                 return message

@@ -26,6 +26,7 @@ from activities.modelcalls import (
     refused,
     retried_event,
 )
+from activities.reminded import Reminded
 from activities.routes import routing_of
 from milepost.contracts.activities import (
     CALL_MODEL,
@@ -83,6 +84,7 @@ class ModelActivities:
         clock: Clock,
         contents: Contents,
         conversations: Conversations,
+        reminded: Reminded,
         journal: EffectJournal,
         gateway: ModelGateway,
         stops: StopWatch,
@@ -94,6 +96,7 @@ class ModelActivities:
         self._clock = clock
         self._contents = contents
         self._conversations = conversations
+        self._reminded = reminded
         self._journal = journal
         self._gateway = gateway
         self._stops = stops
@@ -124,7 +127,7 @@ class ModelActivities:
     async def _fitted(self, params: CallModelParams, stop: StopSignal) -> ModelCall | CallModelResult:
         """The call with a conversation that was compacted if it had to be; or that the turn was stopped meanwhile."""
         for _ in range(MAX_COMPACTIONS + 1):
-            call = await self._resolve(params)
+            call = await self._resolve(params, stop)
             fit = await self._compactor.fit(call, stop)
             if fit.outcome is Outcome.STOPPED:
                 return CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id)
@@ -132,15 +135,15 @@ class ModelActivities:
                 return replace(call, notes=(fit.note,) if fit.note else ())
         raise LedgerCorrupt(f"Turn {params.turn_id} is compacted again and again.")
 
-    async def _resolve(self, params: CallModelParams) -> ModelCall:
-        context = await self._conversations.whole(params.turn_id, params.agent, params.round)
+    async def _resolve(self, params: CallModelParams, stop: StopSignal) -> ModelCall:
+        context, core_memory = await self._reminded.whole(params, stop)
         started = context.started
         script = context.turn.request.options.script
         request = ModelRequest(
             provider=started.provider,
             model=started.model,
             agent=params.agent,
-            system_prompt=started.system_prompt,
+            system_prompt=f"{started.system_prompt}{core_memory}",
             messages=context.messages,
             tools=started.tools,
             sampling=started.sampling,

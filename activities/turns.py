@@ -23,10 +23,18 @@ from milepost.domain.budgets import Budget, Limits
 from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
 from milepost.domain.events import AgentStarted, StreamKind
 from milepost.domain.hooks import OnFailure
+from milepost.domain.memory import MemorySettings
 from milepost.domain.prices import RoutePrices
 from milepost.domain.providers import Route
 from milepost.domain.sessions import Session
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, UNSANDBOXED_TOOLS, ToolDefinition, tool_approval
+from milepost.domain.tools import (
+    BUILTIN_TOOL_POLICIES,
+    EDITING_TOOLS,
+    MEMORY_TOOLS,
+    UNSANDBOXED_TOOLS,
+    ToolDefinition,
+    tool_approval,
+)
 from milepost.domain.turns import Turn, TurnState
 from milepost.ports.hooks import Hooks
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
@@ -55,6 +63,8 @@ class TurnActivities:
         workbench: Workbench,
         queues: ChooseQueues,
         prices: Prices,
+        *,
+        has_memory: bool = False,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -65,6 +75,7 @@ class TurnActivities:
         self._workbench = workbench
         self._queues = queues
         self._prices = prices
+        self._has_memory = has_memory
 
     @activity.defn(name=PREPARE_TURN.name)
     async def prepare_turn(self, params: PrepareParams) -> PrepareResult:
@@ -96,7 +107,8 @@ class TurnActivities:
         agent = self._agents.get(agent_id)
         if agent is None:
             raise AgentUnknown(f"The configuration no longer has the agent '{agent_id}'.", field="agent")
-        built_in = [tool for tool in agent.tools if tool in BUILTIN_TOOL_POLICIES]
+        memory = agent.memory if self._has_memory else None
+        built_in = [tool for tool in agent.tools if tool in BUILTIN_TOOL_POLICIES and offered_with(memory, tool)]
         sandboxed = [tool for tool in built_in if tool not in UNSANDBOXED_TOOLS]
         offered = [tool for tool in built_in if tools_unavailable is None or tool in UNSANDBOXED_TOOLS]
         # Tools of the user's own need no sandbox.
@@ -125,6 +137,7 @@ class TurnActivities:
             hooks=agent.hooks,
             budget=_budget(agent.budget, limits, options.budget),
             context=agent.context,
+            memory=memory,
         )
 
     def _route_prices(self, *routes: Route) -> tuple[RoutePrices, ...]:
@@ -155,6 +168,13 @@ class TurnActivities:
                 return FinishResult(end_turn(tx, turn, _ending(params), now))
 
             return await self._ledger.write(body)
+
+
+def offered_with(memory: MemorySettings | None, tool: str) -> bool:
+    """Whether a built-in tool is of any use to an agent with this memory."""
+    if tool in EDITING_TOOLS:
+        return memory is not None and any(not block.read_only for block in memory.blocks)
+    return memory is not None or tool not in MEMORY_TOOLS
 
 
 def _budget(configured: Budget, session: Limits, turn: Limits | None) -> Budget:

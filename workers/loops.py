@@ -1,4 +1,7 @@
-"""The leased loops of a worker process: dispatch, reconcile, heartbeat, tidying. They work when Temporal does not."""
+"""The leased loops of a worker process: dispatch, reconcile, heartbeat, tidying, memory.
+
+They work when Temporal does not.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from dataclasses import replace
 from milepost.domain.errors import MilepostError
 from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, WorkerBeat
-from milepost.ports.notifier import OUTBOX_TOPIC, Notifier
+from milepost.ports.notifier import MEMORY_TOPIC, OUTBOX_TOPIC, Notifier
 from milepost.ports.system import Clock
 from milepost.services.dispatch import Dispatcher
 from milepost.services.reconcile import Reconciler
 
 DISPATCH_POLL_SECONDS = 1.0
+MEMORY_POLL_SECONDS = 2.0
 RECONCILE_SECONDS = 30.0
 BEAT_SECONDS = 10.0
 TIDY_SECONDS = 60.0
@@ -37,6 +41,7 @@ class Loops:
         beat: Callable[[int], WorkerBeat],
         tidy: Callable[[], Awaitable[object]],
         reconcile_seconds: float = RECONCILE_SECONDS,
+        remember: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._ledger = ledger
         self._notifier = notifier
@@ -46,6 +51,7 @@ class Loops:
         self._beat = beat
         self._tidy = tidy
         self._reconcile_seconds = reconcile_seconds
+        self._remember = remember
         self._taking: list[asyncio.Task[None]] = []
         self._beats: asyncio.Task[None] | None = None
         self._draining = False
@@ -55,10 +61,16 @@ class Loops:
         await self._send_beat()
         self._beats = asyncio.create_task(self._repeat(BEAT_SECONDS, self._send_beat), name="beat")
         self._taking = [
-            asyncio.create_task(self._dispatch(), name="dispatch"),
+            asyncio.create_task(
+                self._on_topic(OUTBOX_TOPIC, "dispatch", self._dispatcher.run_once, DISPATCH_POLL_SECONDS),
+                name="dispatch",
+            ),
             asyncio.create_task(self._repeat(self._reconcile_seconds, self._reconciler.run_once), name="reconcile"),
             asyncio.create_task(self._repeat(TIDY_SECONDS, self._tidy), name="tidy"),
         ]
+        if self._remember is not None:
+            remembering = self._on_topic(MEMORY_TOPIC, "remember", self._remember, MEMORY_POLL_SECONDS)
+            self._taking.append(asyncio.create_task(remembering, name="remember"))
 
     async def drain(self) -> None:
         """End the loops that take work. This worker is still heard of, as one that serves no queue."""
@@ -90,13 +102,13 @@ class Loops:
             beat = replace(beat, queues=())
         await self._ledger.write(lambda tx: tx.workers.beat(beat))
 
-    async def _dispatch(self) -> None:
-        subscription = self._notifier.subscribe(OUTBOX_TOPIC)
+    async def _on_topic(self, topic: str, name: str, work: Callable[[], Awaitable[object]], poll: float) -> None:
+        subscription = self._notifier.subscribe(topic)
         try:
             failures = 0
             while True:
-                failures = await _attempt("dispatch", self._dispatcher.run_once, failures)
-                await subscription.wait(DISPATCH_POLL_SECONDS)
+                failures = await _attempt(name, work, failures)
+                await subscription.wait(poll)
         finally:
             subscription.close()
 

@@ -16,6 +16,7 @@ from activities.custom import CustomCalls
 from activities.hooks import HookedCalls
 from activities.internal import InternalCalls, output_tools
 from activities.models import ModelActivities
+from activities.remembered import MemoryParts, memory_parts
 from activities.sandboxed import SandboxedCalls
 from activities.toolcalls import plan_call
 from activities.tools import ToolActivities
@@ -42,6 +43,7 @@ from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.effects import EffectJournal
 from milepost.services.forking import ForkCopier
+from milepost.services.memory_stores import MemoryStores
 from milepost.services.outputs import OutputReader
 from milepost.services.reconcile import Reconciler
 from milepost.services.stops import StopWatch
@@ -79,6 +81,7 @@ class ExecutionParts:
     hooks: Hooks = field(default_factory=NoHooks)
     checkpoints: CheckpointStore | None = None
     checkpoint_settings: CheckpointSettings = field(default_factory=CheckpointSettings)
+    memory: MemoryStores | None = None
 
 
 def embedded_queues() -> QueuePlan:
@@ -106,6 +109,7 @@ class TurnSteps:
     turns: TurnActivities
     models: ModelActivities
     tools: ToolActivities
+    memory: MemoryParts
 
 
 def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueues) -> TurnSteps:
@@ -123,13 +127,16 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
         parts.workbench,
         queues,
         parts.prices,
+        has_memory=parts.memory is not None,
     )
     compactor = Compactor(parts.ledger, parts.contents, journal, parts.gateway, parts.counters)
+    memory = memory_parts(parts.ledger, parts.clock, parts.contents, conversations, parts.memory, parts.worker)
     models = ModelActivities(
         parts.ledger,
         parts.clock,
         parts.contents,
         conversations,
+        memory.reminded,
         journal,
         parts.gateway,
         stops,
@@ -139,10 +146,10 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
     )
     sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard)
     custom = CustomCalls(parts.custom_tools, parts.redactor)
-    internal = InternalCalls(output_tools(OutputReader(parts.ledger, parts.contents)))
+    internal = InternalCalls(output_tools(OutputReader(parts.ledger, parts.contents)) | memory.tools)
     hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
     tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, internal, hooked, stops)
-    return TurnSteps(conversations, turns, models, tools)
+    return TurnSteps(conversations, turns, models, tools, memory)
 
 
 def _open_checkpoints(parts: ExecutionParts) -> OpenCheckpoints | None:
@@ -181,6 +188,7 @@ class WorkerProcess:
             self._beat,
             self._tidy,
             reconcile_seconds,
+            None if self._steps.memory.writer is None else self._steps.memory.writer.run_once,
         )
 
     async def start(self) -> None:
@@ -197,6 +205,7 @@ class WorkerProcess:
         await self._loops.drain()
         await self._runtime.stop()
         await self._steps.conversations.close()
+        await self._steps.memory.close()
         await self._loops.stop()
         try:
             async with asyncio.timeout(LEAVE_SECONDS):

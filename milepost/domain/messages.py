@@ -78,8 +78,11 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
+    """`before` is what precedes the text: what the agent was reminded of. On its way to a provider they are one."""
+
     text: Content
     images: tuple[ImagePart, ...] = ()
+    before: str = ""
     kind: Literal["user"] = "user"
 
 

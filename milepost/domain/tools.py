@@ -60,6 +60,12 @@ BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
     "bash": ToolPolicy(EffectClass.ATTACHABLE, Parallel.EXCLUSIVE),
     "read_output": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "search_output": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "core_memory_append": ToolPolicy(EffectClass.INTERNAL_STATE, Parallel.ORDERED),
+    "core_memory_replace": ToolPolicy(EffectClass.INTERNAL_STATE, Parallel.ORDERED),
+    "core_memory_set": ToolPolicy(EffectClass.INTERNAL_STATE, Parallel.ORDERED),
+    "recall_search": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "recall_timeframe": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "forget": ToolPolicy(EffectClass.INTERNAL_STATE, Parallel.ORDERED),
 }
 """Every built-in tool's effect class, parallel policy and default approval; documented in docs/tools.md.
 
@@ -67,7 +73,13 @@ None asks by default: they run inside the sandbox on the workspace the person ch
 Session itself.
 """
 
-UNSANDBOXED_TOOLS = frozenset({"read_output", "search_output"})
+EDITING_TOOLS = frozenset({"core_memory_append", "core_memory_replace", "core_memory_set"})
+"""Built-in tools that change core blocks; offered to agents that have one they may change."""
+
+MEMORY_TOOLS = EDITING_TOOLS | {"recall_search", "recall_timeframe", "forget"}
+"""Built-in tools that work on the agent's memory; offered to agents that have one."""
+
+UNSANDBOXED_TOOLS = MEMORY_TOOLS | {"read_output", "search_output"}
 """Built-in tools that work on what Milepost keeps of the Session. They need no sandbox and run where model calls do."""
 
 ANY_TOOL = "*"

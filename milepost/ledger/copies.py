@@ -24,6 +24,8 @@ def copied_event(event: Event, fork: str, turn_id: str, number: int, workflow_id
     for item in fields(event):
         if item.name == "turn_id":
             changes[item.name] = turn_id
+        elif item.name == "base_turn_id":
+            changes[item.name] = copied_id(fork, getattr(event, item.name), "trn_")
         elif item.name == "effect_id":
             found = getattr(event, item.name)
             changes[item.name] = copied_id(fork, found) if found else found

@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
 from milepost.domain.events import ContextCompacted, Event, ModelCalled, ToolFinished, TurnBegun
+from milepost.domain.memory_events import MemoryRecalled
 from milepost.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from milepost.domain.outputs import OutputRef
 
-TRANSCRIPT_EVENTS = (TurnBegun.TYPE, ModelCalled.TYPE, ToolFinished.TYPE, ContextCompacted.TYPE)
+TRANSCRIPT_EVENTS = (
+    TurnBegun.TYPE,
+    MemoryRecalled.TYPE,
+    ModelCalled.TYPE,
+    ToolFinished.TYPE,
+    ContextCompacted.TYPE,
+)
 
 PROJECTION = 1
 """Counts up with each change of what `turn_messages` makes of the same events: older checkpoints are not read then."""
@@ -48,11 +55,13 @@ def turn_messages(events: Iterable[Event], agent: str, *, readable: bool = False
         for event in relevant
         if isinstance(event, ToolFinished) and event.agent == agent
     }
+    reminders = (event.text for event in relevant if isinstance(event, MemoryRecalled) and event.agent == agent)
+    before = next(reminders, "")
     messages: list[Message] = []
     for event in relevant:
         match event:
             case TurnBegun():
-                messages.append(UserMessage(event.request.text))
+                messages.append(UserMessage(event.request.text, before=before))
             case ModelCalled() if event.agent == agent:
                 messages.append(event.message)
                 for index, call in enumerate(event.message.calls):

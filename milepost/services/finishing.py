@@ -32,6 +32,7 @@ from milepost.ledger.transcript import unanswered_calls
 from milepost.ports.ledger import LedgerTx, NewEvent
 from milepost.services.budgeting import CHARGED, settle_charged, settle_rest
 from milepost.services.gate import resolved_event
+from milepost.services.memory_tasks import remember_turn
 
 _TYPES = tuple(cls.TYPE for cls in (AgentStarted, *CHARGED, ToolFinished, AgentOutput))
 CANCELLED_TEXT = "The call was cancelled: the turn ended before it had a result."
@@ -89,6 +90,7 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> TurnState:
         ending.code if failed else None,
         None if finished else bounded_error(ending.reason),
     )
+    remember_turn(tx, turn, events, at)
     tx.workspaces.release(turn.turn_id)
     tx.deltas.drop_turn(turn.turn_id)
     tx.outbox.drop(turn.turn_id, at)

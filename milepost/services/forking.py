@@ -22,6 +22,7 @@ from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.snapshots import Snapshots
 from milepost.ports.system import Clock
+from milepost.services.memory_tasks import rebuild_memory
 from milepost.services.restores import RestoreService
 
 BATCH_TURNS = 20
@@ -106,6 +107,7 @@ class ForkCopier:
         tx.events.append(fork.session_id, StreamKind.SESSION, [NewEvent("session.forked", event)], now)
         tx.forks.save(replace(fork, state=ForkState.DONE))
         tx.sessions.set_status(fork.session_id, SessionStatus.ACTIVE, None)
+        rebuild_memory(tx, fork.session_id, now)
         tx.notify(fork.session_id)
 
     def _copy(self, tx: LedgerTx, fork: Fork, old: Turn, number: int) -> int:

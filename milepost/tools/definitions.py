@@ -7,6 +7,7 @@ from typing import Any
 
 from milepost.domain.errors import InvalidInput
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, ToolDefinition
+from milepost.tools.memory import MEMORY_DEFINITIONS
 
 BASH_TIMEOUT_SECONDS = 180
 BASH_TIMEOUT_MAXIMUM = 3600
@@ -150,6 +151,7 @@ _ALL = {
                 "query",
             ),
         ),
+        *MEMORY_DEFINITIONS,
     )
 }
 

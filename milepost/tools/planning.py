@@ -21,6 +21,7 @@ from milepost.domain.tools import (
 from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operation, ReadFile, WriteFile
 from milepost.security.schemas import validator
 from milepost.tools.definitions import BASH_TIMEOUT_SECONDS, READ_LINES, definitions
+from milepost.tools.memory import MEMORY_ARGUMENT_BYTES
 
 MIB = 1024 * 1024
 FILE_OPERATION_SECONDS = 60.0
@@ -40,6 +41,7 @@ MAX_BYTES = {
     ("read_output", "ref"): 64,
     ("search_output", "ref"): 64,
     ("search_output", "query"): 1024,
+    **MEMORY_ARGUMENT_BYTES,
 }
 """Largest accepted size of an argument, in UTF-8 bytes."""
 

@@ -26,6 +26,7 @@ from milepost.ports.snapshots import Snapshots
 from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.services.contents import Contents
 from milepost.services.history import HistoryService
+from milepost.services.memory_stores import MemoryStores
 from milepost.services.sessions import OpenSession, SessionService
 from milepost.services.stops import StopWatch
 from milepost.services.turns import BeginTurn, TurnService, TurnView
@@ -111,6 +112,7 @@ async def build_stack(
     prices: Prices | None = None,
     hooks: Hooks | None = None,
     snapshots: Snapshots | None = None,
+    memory: MemoryStores | None = None,
 ) -> Stack:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(blobs)  # type: ignore[arg-type]
@@ -134,6 +136,7 @@ async def build_stack(
         custom_tools=custom_tools or NoCustomTools(),
         hooks=hooks or NoHooks(),
         snapshots=snapshots,
+        memory=memory,
     )
     return Stack(
         parts,

@@ -20,6 +20,7 @@ from milepost.services.finishing import Ending, end_turn
 from milepost.services.importing import conversation, lossless, transcript
 from milepost.services.importing.document import Document, is_export
 from milepost.services.importing.plan import INTERRUPTED, Plan
+from milepost.services.memory_tasks import rebuild_memory
 from milepost.services.sessions import workspace_folder
 
 BATCH_EVENTS = 100
@@ -132,6 +133,7 @@ class ImportService:
             # What had been imported before it was exported has the events of those imports.
             completed = NewEvent(f"import.completed/{plan.completed.digest}", plan.completed)
             tx.events.append(session_id, StreamKind.SESSION, [completed], now)
+            rebuild_memory(tx, session_id, now)
             return True
 
         return await self._ledger.write(body)
