@@ -31,12 +31,6 @@ ALL_TOOLS = (
     "bash",
     "read_output",
     "search_output",
-    "core_memory_append",
-    "core_memory_replace",
-    "core_memory_set",
-    "recall_search",
-    "recall_timeframe",
-    "forget",
 )
 
 

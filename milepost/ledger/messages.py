@@ -41,7 +41,7 @@ def _blob(value: Value) -> BlobRef:
 
 def _user(value: Value) -> UserMessage:
     images = [ImagePart(_blob(image["blob"]), image["name"], image["data"]) for image in value["images"]]
-    return UserMessage(_content(value["text"]), tuple(images))
+    return UserMessage(_content(value["text"]), tuple(images), value["before"])
 
 
 def _assistant(value: Value) -> AssistantMessage:

@@ -49,7 +49,7 @@ from tests.support.databases import OpenLedger
 from tests.support.driven import AGENT, Driver, SteppingClock
 
 MESSAGES: tuple[Message, ...] = (
-    UserMessage(Content("hé\ud800\0\n\t"), (ImagePart(BlobRef("ab", 3, "image/png"), "a picture"),)),
+    UserMessage(Content("hé\ud800\0\n\t"), (ImagePart(BlobRef("ab", 3, "image/png"), "a picture"),), "be\nfore"),
     AssistantMessage(
         (
             ReasoningPart("why"),
@@ -143,7 +143,7 @@ def test_every_field_of_a_message_is_read() -> None:
     parts = (ImagePart, ProviderState, TextPart, ReasoningPart, ToolCallPart)
     kinds = (UserMessage, AssistantMessage, ToolMessage, *parts)
     assert {kind.__name__: len(fields(kind)) for kind in (*kinds, Content, BlobRef)} == {
-        "UserMessage": 3,
+        "UserMessage": 4,
         "AssistantMessage": 3,
         "ToolMessage": 5,
         "ImagePart": 3,
