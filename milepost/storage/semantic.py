@@ -1,0 +1,452 @@
+"""Semantic memory in SQL, the same for a file of one owner and for the ledger's database."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, and_, bindparam, delete, exists, func, insert, select, update
+
+from milepost.domain.embeddings import EmbeddingSpace
+from milepost.domain.semantic import (
+    Added,
+    AddOutcome,
+    EmbeddingState,
+    MemoryRecord,
+    SemanticStats,
+    Source,
+)
+from milepost.engine.recall import INDEX_VERSION, asks, terms_of
+from milepost.ports.semantic_records import (
+    Changes,
+    Embedded,
+    Head,
+    IndexRow,
+    Link,
+    Mention,
+    PreparedEntry,
+    StoredRecord,
+    Unembedded,
+)
+from milepost.storage.semantic_tables import (
+    SEMANTIC_TABLES,
+    semantic_forgotten,
+    semantic_links,
+    semantic_owners,
+    semantic_records,
+    semantic_sources,
+    semantic_vectors,
+)
+from milepost.storage.statements import insert_ignore
+
+RETRY_US: Final = 10_000_000
+MAX_RETRY_US: Final = 3600_000_000
+MAX_ERROR: Final = 500
+_ID_BATCH: Final = 500
+
+_r, _s, _v, _l, _f = semantic_records.c, semantic_sources.c, semantic_vectors.c, semantic_links.c, semantic_forgotten.c
+_ADD_OWNER = insert_ignore(semantic_owners)
+_OWNER = select(semantic_owners).where(semantic_owners.c.owner == bindparam("owner"))
+_LOCK = _OWNER.with_for_update()
+
+
+class SqlSemanticRecords:
+    """`ports.semantic_records.SemanticRecords` over an open connection; whoever made it commits or rolls back."""
+
+    def __init__(self, conn: Connection, owner: str) -> None:
+        self._conn = conn
+        self._owner = owner
+        self._changes: int | None = None
+        self._positions = 0
+
+    # --- state ------------------------------------------------------------------------------------------------
+
+    def head(self) -> Head:
+        row = self._conn.execute(_OWNER, {"owner": self._owner}).first()
+        return Head(0, 0, None) if row is None else _head(row)
+
+    def _lock(self) -> Head:
+        """Take the owner's row until the transaction ends, so that changes are numbered in the order of commits."""
+        row = self._conn.execute(_LOCK, {"owner": self._owner}).first()
+        if row is None:
+            new = {"owner": self._owner, "changes": 0, "positions": 0, "generation": 1}
+            self._conn.execute(_ADD_OWNER.on(self._conn), new)
+            row = self._conn.execute(_LOCK, {"owner": self._owner}).one()
+        if self._changes is None:
+            self._changes = row.changes
+            self._positions = row.positions
+        return _head(row)
+
+    def _next(self) -> int:
+        assert self._changes is not None  # noqa: S101
+        self._changes += 1
+        return self._changes
+
+    def _save(self, **values: Any) -> None:
+        query = update(semantic_owners).where(semantic_owners.c.owner == self._owner)
+        self._conn.execute(query.values(changes=self._changes, positions=self._positions, **values))
+
+    # --- adding -----------------------------------------------------------------------------------------------
+
+    def put(self, entries: Sequence[PreparedEntry]) -> list[Added]:
+        self._lock()
+        added = [self._put(prepared) for prepared in entries]
+        self._save()
+        return added
+
+    def _put(self, prepared: PreparedEntry) -> Added:
+        entry = prepared.entry
+        known = self._record_of(entry.id)
+        if known is not None:
+            return Added(entry.id, known, AddOutcome.KNOWN, self._state(known))
+        gone = self._conn.execute(select(_f.record_id).where(_f.owner == self._owner, _f.id == entry.id)).scalar()
+        if gone is not None:
+            return Added(entry.id, gone, AddOutcome.FORGOTTEN, EmbeddingState.PENDING)
+        same = self._conn.execute(
+            select(_r.record_id).where(_r.owner == self._owner, _r.identity == prepared.identity)
+        ).scalar()
+        outcome = AddOutcome.STORED if same is None else AddOutcome.DUPLICATE
+        record = same or entry.id
+        change = self._next()
+        if same is None:
+            self._insert(prepared, change)
+        else:
+            self._touch([record], change)
+            self._say_again(record)
+        source = {
+            "owner": self._owner,
+            "entry_id": entry.id,
+            "record_id": record,
+            "change": change,
+            "at": entry.at,
+            "turn_id": entry.turn_id,
+            "turn_number": entry.turn_number,
+            "effect_id": entry.effect_id,
+        }
+        self._conn.execute(insert(semantic_sources), source)
+        for older in entry.supersedes:
+            found = self._record_of(older)
+            if found is not None and found != record:
+                self._link(record, found, near=False)
+        state = EmbeddingState.PENDING if same is None else self._state(record)
+        return Added(entry.id, record, outcome, state)
+
+    def _insert(self, prepared: PreparedEntry, change: int) -> None:
+        entry = prepared.entry
+        self._positions += 1
+        values = {
+            "owner": self._owner,
+            "record_id": entry.id,
+            "position": self._positions,
+            "change": change,
+            "identity": prepared.identity,
+            "text": entry.text,
+            "kind": entry.kind,
+            "speaker": entry.speaker,
+            "captions": json.dumps(entry.captions).encode(),
+            "at": entry.at,
+            "asks": asks(entry.text),
+            "terms": prepared.terms,
+            "terms_version": INDEX_VERSION,
+            "embedding": EmbeddingState.PENDING.value,
+            "attempts": 0,
+            "retry_at": 0,
+        }
+        self._conn.execute(insert(semantic_records), values)
+
+    def _say_again(self, record: str) -> None:
+        """What says nearly the same as a record that is said again is superseded by it from now on."""
+        nearly = self._conn.execute(
+            select(_l.newer).where(_l.owner == self._owner, _l.older == record, _l.near.is_(True))
+        )
+        for other in nearly.scalars().all():
+            self._link(record, other, near=True)
+
+    def _link(self, newer: str, older: str, *, near: bool) -> None:
+        """Let `newer` supersede `older` from this change on."""
+        where = and_(_l.owner == self._owner, _l.older == older, _l.newer == newer)
+        self._conn.execute(delete(semantic_links).where(where))
+        change = self._next()
+        values = {"owner": self._owner, "older": older, "newer": newer, "change": change, "near": near}
+        self._conn.execute(insert(semantic_links), values)
+        self._touch([older], change)
+
+    def _touch(self, records: Sequence[str], change: int) -> None:
+        for record in records:
+            self._conn.execute(
+                update(semantic_records).where(_r.owner == self._owner, _r.record_id == record).values(change=change)
+            )
+
+    def _record_of(self, entry_or_record: str) -> str | None:
+        found = self._conn.execute(
+            select(_s.record_id).where(_s.owner == self._owner, _s.entry_id == entry_or_record)
+        ).scalar()
+        return found if found is None else str(found)
+
+    def _state(self, record: str) -> EmbeddingState:
+        where = and_(_r.owner == self._owner, _r.record_id == record)
+        return EmbeddingState(self._conn.execute(select(_r.embedding).where(where)).scalar_one())
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def changes(self, after: int, limit: int) -> Changes:
+        head = self.head()
+        query = (
+            select(semantic_records).where(_r.owner == self._owner, _r.change > after).order_by(_r.change).limit(limit)
+        )
+        found = self._conn.execute(query).all()
+        more = len(found) == limit
+        last = found[-1].change if more else head.changes
+        forgotten = self._conn.execute(
+            select(_f.record_id).where(_f.owner == self._owner, _f.change > after, _f.change <= last)
+        )
+        gone = tuple(dict.fromkeys(forgotten.scalars()))
+        return Changes(head, tuple(self._index_rows(found, head.space)), gone, last, more)
+
+    def _index_rows(self, found: Sequence[Any], space: EmbeddingSpace | None) -> Iterable[IndexRow]:
+        ids = [row.record_id for row in found]
+        mentions: dict[str, list[Mention]] = defaultdict(list)
+        for row in self._of(select(_s.record_id, _s.turn_id, _s.change), _s.record_id, ids):
+            mentions[row.record_id].append(Mention(row.turn_id, row.change))
+        links = self._links(ids)
+        vectors: dict[str, list[bytes]] = defaultdict(list)
+        if space is not None:
+            query = select(_v.record_id, _v.vector).order_by(_v.record_id, _v.part)
+            query = query.where(_v.embedder == space.embedder, _v.dimensions == space.dimensions)
+            for row in self._of(query, _v.record_id, ids):
+                vectors[row.record_id].append(row.vector)
+        for row in found:
+            record = row.record_id
+            yield IndexRow(
+                id=record,
+                change=row.change,
+                position=row.position,
+                at=row.at,
+                asks=row.asks,
+                terms=row.terms if row.terms_version == INDEX_VERSION else _terms(row),
+                embedding=EmbeddingState(row.embedding),
+                vectors=tuple(vectors[record]),
+                mentions=tuple(mentions[record]),
+                superseded=tuple(links[record]),
+            )
+
+    def _of(self, query: Select[Any], column: Any, ids: Sequence[str]) -> Iterable[Any]:
+        """Rows of this owner whose column is one of the ids."""
+        query = query.where(column.table.c.owner == self._owner)
+        for start in range(0, len(ids), _ID_BATCH):
+            yield from self._conn.execute(query.where(column.in_(ids[start : start + _ID_BATCH])))
+
+    def read(self, ids: Sequence[str]) -> list[StoredRecord]:
+        return self._records(list(self._of(select(semantic_records), _r.record_id, ids)))
+
+    def page(self, before: int | None, limit: int) -> list[StoredRecord]:
+        query = select(semantic_records).where(_r.owner == self._owner)
+        if before is not None:
+            query = query.where(_r.position < before)
+        return self._records(self._conn.execute(query.order_by(_r.position.desc()).limit(limit)).all())
+
+    def _records(self, rows: Sequence[Any]) -> list[StoredRecord]:
+        ids = [row.record_id for row in rows]
+        sources: dict[str, list[tuple[int, Source]]] = defaultdict(list)
+        for row in self._of(select(semantic_sources).order_by(_s.change), _s.record_id, ids):
+            place = Source(row.entry_id, row.at, row.turn_id, row.turn_number, row.effect_id)
+            sources[row.record_id].append((row.change, place))
+        supersedes: dict[str, list[str]] = defaultdict(list)
+        for row in self._of(select(_l.newer, _l.older).order_by(_l.change), _l.newer, ids):
+            supersedes[row.newer].append(row.older)
+        links = self._links(ids)
+        return [_stored(row, sources[row.record_id], supersedes[row.record_id], links[row.record_id]) for row in rows]
+
+    def _links(self, ids: Sequence[str]) -> dict[str, list[Link]]:
+        """What supersedes each of these records."""
+        links: dict[str, list[Link]] = defaultdict(list)
+        for row in self._of(select(semantic_links).order_by(_l.change), _l.older, ids):
+            links[row.older].append(Link(row.newer, row.change, row.near))
+        return links
+
+    def stats(self) -> SemanticStats:
+        head = self.head()
+        states = dict(
+            self._conn.execute(
+                select(_r.embedding, func.count()).where(_r.owner == self._owner).group_by(_r.embedding)
+            ).tuples()
+        )
+        said = select(func.max(_s.change)).where(_s.owner == _l.owner, _s.record_id == _l.older).scalar_subquery()
+        in_force = select(_l.older, _l.near).where(_l.owner == self._owner, _l.change > said)
+        nearly = {}
+        for row in self._conn.execute(in_force):
+            nearly[row.older] = row.near and nearly.get(row.older, True)
+        return SemanticStats(
+            entries=self._count(semantic_sources),
+            records=sum(states.values()),
+            current=sum(states.values()) - len(nearly),
+            near_duplicates=sum(nearly.values()),
+            pending=states.get(EmbeddingState.PENDING.value, 0),
+            failed=states.get(EmbeddingState.FAILED.value, 0),
+            forgotten=self._conn.execute(
+                select(func.count(func.distinct(_f.record_id))).where(_f.owner == self._owner)
+            ).scalar_one(),
+            space=head.space,
+            bytes=0,
+        )
+
+    def _count(self, table: Any) -> int:
+        query = select(func.count()).select_from(table).where(table.c.owner == self._owner)
+        return int(self._conn.execute(query).scalar_one())
+
+    # --- vectors ----------------------------------------------------------------------------------------------
+
+    def unembedded(self, now: int, limit: int) -> list[Unembedded]:
+        query = (
+            select(semantic_records)
+            .where(_r.owner == self._owner, _r.embedding != EmbeddingState.EMBEDDED.value, _r.retry_at <= now)
+            .order_by(_r.position)
+            .limit(limit)
+        )
+        return [_unembedded(row) for row in self._conn.execute(query)]
+
+    def missing(self, space: EmbeddingSpace, after: int, limit: int) -> list[Unembedded]:
+        query = (
+            select(semantic_records)
+            .where(_r.owner == self._owner, _r.position > after, ~_has_vector(space))
+            .order_by(_r.position)
+            .limit(limit)
+        )
+        return [_unembedded(row) for row in self._conn.execute(query)]
+
+    def store(self, space: EmbeddingSpace, done: Sequence[Embedded]) -> None:
+        head = self._lock()
+        if head.space is None:
+            self._save(embedder=space.embedder, dimensions=space.dimensions)
+        searched = head.space in (None, space)
+        there = {row.record_id for row in self._of(select(_r.record_id), _r.record_id, [item.id for item in done])}
+        for item in done:
+            if item.id not in there:
+                continue
+            key = {
+                "owner": self._owner,
+                "record_id": item.id,
+                "embedder": space.embedder,
+                "dimensions": space.dimensions,
+            }
+            self._conn.execute(
+                delete(semantic_vectors).where(*(semantic_vectors.c[name] == value for name, value in key.items()))
+            )
+            rows = [{**key, "part": part, "vector": vector} for part, vector in enumerate(item.vectors)]
+            self._conn.execute(insert(semantic_vectors), rows)
+            if searched:
+                values = {"embedding": EmbeddingState.EMBEDDED.value, "error": None, "change": self._next()}
+                self._update(item.id, values)
+            for older in item.same_as:
+                if self._record_of(older) is not None:
+                    self._link(item.id, older, near=True)
+        self._save()
+
+    def fail(self, ids: Sequence[str], error: str, now: int) -> None:
+        self._lock()
+        for row in list(self._of(select(_r.record_id, _r.attempts), _r.record_id, ids)):
+            wait = min(MAX_RETRY_US, RETRY_US * 2 ** min(row.attempts, 20))
+            values = {
+                "embedding": EmbeddingState.FAILED.value,
+                "error": error[:MAX_ERROR],
+                "attempts": row.attempts + 1,
+                "retry_at": now + wait,
+                "change": self._next(),
+            }
+            self._update(row.record_id, values)
+        self._save()
+
+    def _update(self, record: str, values: dict[str, Any]) -> None:
+        where = and_(_r.owner == self._owner, _r.record_id == record)
+        self._conn.execute(update(semantic_records).where(where).values(values))
+
+    def switch(self, space: EmbeddingSpace) -> None:
+        head = self._lock()
+        other = ~and_(_v.embedder == space.embedder, _v.dimensions == space.dimensions)
+        self._conn.execute(delete(semantic_vectors).where(_v.owner == self._owner, other))
+        mine = update(semantic_records).where(_r.owner == self._owner)
+        self._conn.execute(
+            mine.where(_has_vector(space)).values(embedding=EmbeddingState.EMBEDDED.value, error=None, attempts=0)
+        )
+        self._conn.execute(
+            mine.where(~_has_vector(space)).values(embedding=EmbeddingState.PENDING.value, error=None, retry_at=0)
+        )
+        self._save(embedder=space.embedder, dimensions=space.dimensions, generation=head.generation + 1)
+
+    # --- deleting ---------------------------------------------------------------------------------------------
+
+    def forget(self, ids: Sequence[str], by: str, at: int) -> list[str]:
+        self._lock()
+        gone: list[str] = []
+        for wanted in dict.fromkeys(ids):
+            record = self._record_of(wanted)
+            if record is not None:
+                self._forget(record, by, at)
+                gone.append(record)
+        self._save()
+        return gone
+
+    def _forget(self, record: str, by: str, at: int) -> None:
+        change = self._next()
+        mine = (_s.owner == self._owner, _s.record_id == record)
+        entries = self._conn.execute(select(_s.entry_id).where(*mine)).scalars().all()
+        note = {"owner": self._owner, "record_id": record, "change": change, "at": at, "by": by}
+        self._conn.execute(insert(semantic_forgotten), [{**note, "id": entry} for entry in entries])
+        older = self._conn.execute(select(_l.older).where(_l.owner == self._owner, _l.newer == record)).scalars().all()
+        self._conn.execute(
+            delete(semantic_links).where(_l.owner == self._owner, (_l.newer == record) | (_l.older == record))
+        )
+        self._touch(older, self._next())
+        self._conn.execute(delete(semantic_vectors).where(_v.owner == self._owner, _v.record_id == record))
+        self._conn.execute(delete(semantic_sources).where(*mine))
+        self._conn.execute(delete(semantic_records).where(_r.owner == self._owner, _r.record_id == record))
+
+    def clear(self) -> None:
+        head = self._lock()
+        for table in SEMANTIC_TABLES[1:]:
+            self._conn.execute(delete(table).where(table.c.owner == self._owner))
+        self._save(generation=head.generation + 1, embedder=None, dimensions=None)
+
+
+def _head(row: Any) -> Head:
+    space = None if row.embedder is None else EmbeddingSpace(row.embedder, row.dimensions)
+    return Head(row.changes, row.generation, space)
+
+
+def _stored(
+    row: Any, sources: Sequence[tuple[int, Source]], supersedes: Sequence[str], links: Sequence[Link]
+) -> StoredRecord:
+    record = MemoryRecord(
+        id=row.record_id,
+        position=row.position,
+        text=row.text,
+        kind=row.kind,
+        at=max((source.at for _, source in sources), default=row.at),
+        speaker=row.speaker,
+        captions=tuple(json.loads(row.captions)),
+        sources=tuple(source for _, source in sources),
+        supersedes=tuple(supersedes),
+        superseded_by=None,
+        embedding=EmbeddingState(row.embedding),
+        embedding_error=row.error,
+    )
+    return StoredRecord(record, tuple(change for change, _ in sources), tuple(links))
+
+
+def _has_vector(space: EmbeddingSpace) -> Any:
+    return exists().where(
+        _v.owner == _r.owner,
+        _v.record_id == _r.record_id,
+        _v.embedder == space.embedder,
+        _v.dimensions == space.dimensions,
+    )
+
+
+def _unembedded(row: Any) -> Unembedded:
+    return Unembedded(row.record_id, row.position, row.text, row.at, row.speaker, tuple(json.loads(row.captions)))
+
+
+def _terms(row: Any) -> str:
+    return terms_of(row.text, at=row.at, speaker=row.speaker, captions=json.loads(row.captions))
