@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from milepost.engine.lexical import tokens
-from milepost.engine.words import words
 
 INDEX_VERSION = 1
 """Rises whenever `indexed_text` changes what is indexed: stored terms of another version are made anew on reading."""
@@ -85,7 +84,7 @@ def _date(at: int) -> str:
     return f"{moment.day} {_MONTHS[moment.month - 1]}, {moment.year}"
 
 
-_MONTHS = [
+_MONTHS = (
     "January",
     "February",
     "March",
@@ -98,7 +97,8 @@ _MONTHS = [
     "October",
     "November",
     "December",
-]
+)
+"""Not from the locale, which would make other words of the same date."""
 
 
 def passages(indexed: str) -> list[str]:
@@ -123,41 +123,10 @@ NEAR_COSINE = 0.86
 MAX_NEAR_TOKENS = 48
 """Longer texts are never taken for nearly the same: a vector tells too little about them."""
 
-_NEGATIONS = frozenset(
-    [
-        "not",
-        "no",
-        "never",
-        "none",
-        "nobody",
-        "nothing",
-        "neither",
-        "nor",
-        "cannot",
-        "without",
-        "isn",
-        "aren",
-        "wasn",
-        "weren",
-        "don",
-        "doesn",
-        "didn",
-        "won",
-        "wouldn",
-        "can",
-        "couldn",
-        "shouldn",
-        "haven",
-        "hasn",
-        "hadn",
-        "stop",
-        "stopped",
-        "quit",
-        "former",
-        "formerly",
-        "anymore",
-        "longer",
-    ]
+_NEGATION = re.compile(
+    r"\b(?:not?|never|none|nobody|nothing|neither|nor|cannot|without|stop(?:s|ped)?|quit|former(?:ly)?|any ?more"
+    r"|no longer|used to)\b|n['’]t\b",
+    re.IGNORECASE,
 )
 _NAME = re.compile(r"(?<=[^.!?:\s]\s)[A-ZÀ-Þ][\w'-]*")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
@@ -184,10 +153,9 @@ class Claim:
 
     @classmethod
     def of(cls, text: str) -> Claim:
-        found = words(text)
         strict = [
             *_NUMBER.findall(text),
-            *(["not"] if any(word in _NEGATIONS for word in found) else []),
+            *(["not"] if _NEGATION.search(text) else []),
             *(name.casefold() for name in _NAME.findall(text) if name not in ("I", "I'm", "I've", "I'd", "I'll")),
         ]
         return cls(tuple(tokens(text)), tuple(strict))

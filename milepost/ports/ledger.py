@@ -19,6 +19,7 @@ from milepost.domain.budgets import Limits, Reservation, ReservationState, Spend
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.events import Event, StreamKind
 from milepost.domain.forks import Fork
+from milepost.domain.memory import Scope
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session, SessionStatus, Workspace
 from milepost.domain.turns import Turn, TurnState
@@ -27,6 +28,7 @@ from milepost.domain.workspaces import LeasePurpose, Restore, RestoreState, Work
 from milepost.ledger.chain import StoredEvent
 from milepost.ports.memory_rows import MemoryRows, MemoryTasks
 from milepost.ports.search import SearchIndex
+from milepost.ports.semantic_records import SemanticRecords
 
 T = TypeVar("T")
 
@@ -559,6 +561,9 @@ class LedgerTx(Protocol):
     def memory(self) -> MemoryRows: ...
     @property
     def memory_tasks(self) -> MemoryTasks: ...
+
+    def semantic(self, scope: Scope) -> SemanticRecords:
+        """The semantic memory of an owner."""
 
     def notify(self, topic: str) -> None: ...
 

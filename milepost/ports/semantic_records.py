@@ -82,7 +82,7 @@ class IndexRow:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Records changed after a number, ascending by change, and ids of records forgotten since. `more`: ask again."""
+    """A page of records. `last` is where to go on, a change or a position; `more`: there is a next page."""
 
     head: Head
     rows: tuple[IndexRow, ...]
@@ -133,7 +133,11 @@ class SemanticRecords(Protocol):
     def put(self, entries: Sequence[PreparedEntry]) -> list[Added]:
         """Insert what is new, in order, as `pending`; see `AddOutcome` for what is not new."""
 
-    def changes(self, after: int, limit: int) -> Changes: ...
+    def scan(self, after: int, limit: int) -> Changes:
+        """Records behind position `after`, in order of position, for an index that has none yet."""
+
+    def changes(self, after: int, limit: int) -> Changes:
+        """Records that changed after the change `after`, and ids of what was forgotten since."""
 
     def unembedded(self, now: int, limit: int) -> list[Unembedded]:
         """Records without a vector whose time to try (again) has come, oldest first."""
@@ -147,8 +151,8 @@ class SemanticRecords(Protocol):
     def fail(self, ids: Sequence[str], error: str, now: int) -> None:
         """Note that embedding failed; it is tried again later and later, at most an hour apart."""
 
-    def missing(self, space: EmbeddingSpace, after: int, limit: int) -> list[Unembedded]:
-        """Records behind position `after` that have no vector of this space, in order."""
+    def missing(self, space: EmbeddingSpace | None, after: int, limit: int) -> list[Unembedded]:
+        """Records behind position `after` that have no vector of this space (None: all), in order."""
 
     def switch(self, space: EmbeddingSpace) -> None:
         """Make a space the one that is searched, and drop the vectors of all others."""

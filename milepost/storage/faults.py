@@ -42,12 +42,20 @@ def sqlite_code(error: BaseException) -> int | None:
     return code & 0xFF if isinstance(code, int) else None
 
 
-def sqlite_fault(error: BaseException, path: str) -> StorageUnavailable | None:
-    """The typed error if the database (not the statement) is at fault."""
+def sqlite_reason(error: BaseException) -> tuple[str, str, bool] | None:
+    """If the database (not the statement) is at fault: what is wrong, what to do, and whether the file is damaged."""
     code = sqlite_code(error)
     if code not in _SQLITE:
         return None
-    what, fix = _SQLITE[code]
+    return *_SQLITE[code], code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def sqlite_fault(error: BaseException, path: str) -> StorageUnavailable | None:
+    """The typed error if the database (not the statement) is at fault."""
+    reason = sqlite_reason(error)
+    if reason is None:
+        return None
+    what, fix, _ = reason
     return StorageUnavailable(f"The ledger {path} cannot be used: {what}.", fix=fix)
 
 

@@ -191,8 +191,17 @@ class SqlSemanticRecords:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
+    def scan(self, after: int, limit: int) -> Changes:
+        head = self.head()
+        query = select(semantic_records).where(_r.owner == self._owner, _r.position > after)
+        found = self._conn.execute(query.order_by(_r.position).limit(limit)).all()
+        last = found[-1].position if found else after
+        return Changes(head, tuple(self._index_rows(found, head.space)), (), last, len(found) == limit)
+
     def changes(self, after: int, limit: int) -> Changes:
         head = self.head()
+        if head.changes == after:
+            return Changes(head, (), (), after, False)
         query = (
             select(semantic_records).where(_r.owner == self._owner, _r.change > after).order_by(_r.change).limit(limit)
         )
@@ -307,13 +316,11 @@ class SqlSemanticRecords:
         )
         return [_unembedded(row) for row in self._conn.execute(query)]
 
-    def missing(self, space: EmbeddingSpace, after: int, limit: int) -> list[Unembedded]:
-        query = (
-            select(semantic_records)
-            .where(_r.owner == self._owner, _r.position > after, ~_has_vector(space))
-            .order_by(_r.position)
-            .limit(limit)
-        )
+    def missing(self, space: EmbeddingSpace | None, after: int, limit: int) -> list[Unembedded]:
+        query = select(semantic_records).where(_r.owner == self._owner, _r.position > after)
+        if space is not None:
+            query = query.where(~_has_vector(space))
+        query = query.order_by(_r.position).limit(limit)
         return [_unembedded(row) for row in self._conn.execute(query)]
 
     def store(self, space: EmbeddingSpace, done: Sequence[Embedded]) -> None:

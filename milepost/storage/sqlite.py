@@ -40,16 +40,16 @@ _log = logging.getLogger(__name__)
 
 
 def sqlite_engine(
-    path: Path, *, begin: str | None = "BEGIN IMMEDIATE", readers: int = 0, foreign_keys: bool = True
+    path: Path, *, begin: str | None = "BEGIN IMMEDIATE", readers: int = 0, foreign_keys: bool = True, keep: int = 0
 ) -> Engine:
-    """An engine of write connections, or of a pool of `readers` that refuse to write.
+    """An engine of write connections, of which at most `keep` are kept open, or of `readers` that refuse to write.
 
     `begin` is what starts a transaction; None leaves transactions to the caller. Migrations run without foreign keys,
     since rebuilding a table would otherwise delete what refers to it.
     """
     pool: dict[str, Any] = {"poolclass": NullPool}
-    if readers:
-        pool = {"poolclass": QueuePool, "pool_size": readers, "max_overflow": 0}
+    if readers or keep:
+        pool = {"poolclass": QueuePool, "pool_size": readers or keep, "max_overflow": 0}
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000},

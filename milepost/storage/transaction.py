@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from milepost.domain.memory import Scope
 from milepost.ports.ledger import Orphan
 from milepost.storage.approvals import SqlApprovals
 from milepost.storage.budgets import SqlBudgets
@@ -19,6 +20,7 @@ from milepost.storage.outbox import SqlOutbox
 from milepost.storage.rewinds import SqlRewinds
 from milepost.storage.rules import SqlPolicyRules
 from milepost.storage.search import SqlSearchIndex
+from milepost.storage.semantic import SqlSemanticRecords
 from milepost.storage.sessions import SqlSessions
 from milepost.storage.turns import SqlTurns
 from milepost.storage.workers import SqlWorkers
@@ -48,6 +50,9 @@ class Transaction:
         self.workers = SqlWorkers(conn)
         self.memory = SqlMemory(conn)
         self.memory_tasks = SqlMemoryTasks(conn, self.notify)
+
+    def semantic(self, scope: Scope) -> SqlSemanticRecords:
+        return SqlSemanticRecords(self.connection, scope.component)
 
     def notify(self, topic: str) -> None:
         self.topics.add(topic)

@@ -1,0 +1,65 @@
+"""Which records have a term, how often: the inverted index of one owner's memory, in numpy arrays."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from milepost.engine.lexical import B, K1, inverse_frequency
+from milepost.engine.recall import Weights
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from milepost.memory.recall_layout import Layout
+
+    Floats = npt.NDArray[np.float32]
+
+
+class TermIndex:
+    """Terms of rows; rows are numbered from 0 and only ever added. Not safe for threads: callers hold a lock."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, array[int]] = {}
+        self._counts: dict[str, array[int]] = {}
+        self._lengths = array("f")
+
+    def append(self, terms: str) -> None:
+        """Add the next row."""
+        row = len(self._lengths)
+        found = terms.split()
+        for term, count in Counter(found).items():
+            self._rows.setdefault(term, array("i")).append(row)
+            self._counts.setdefault(term, array("f")).append(count)
+        self._lengths.append(len(found))
+
+    def newest(self, term: str, limit: int) -> Iterable[int]:
+        """The last rows that have a term."""
+        return self._rows.get(term, array("i"))[-limit:]
+
+    def bm25(self, query: Iterable[str], layout: Layout, weights: Weights) -> Floats:
+        """BM25 of each visible row, over counts that include a share of its neighbors' (see `engine.recall`)."""
+        import numpy as np
+
+        shares = ((1, weights.term_before), (2, weights.term_second_before), (-1, weights.term_after))
+        own = np.frombuffer(self._lengths, dtype=np.float32)[layout.rows]
+        lengths = own + sum(share * layout.shifted(own, distance) for distance, share in shares)
+        average = float(lengths.mean()) if len(lengths) else 0.0
+        norm = K1 * (1 - B + B * lengths / average) if average > 0 else np.full_like(lengths, K1)
+        scores = np.zeros_like(own)
+        # Sorted, since sums of floats depend on their order and a query has the same score whatever order it comes in.
+        for term in sorted(set(query)):
+            if term not in self._rows:
+                continue
+            places, counts = layout.places(self._rows[term], self._counts[term])
+            if len(places) == 0:
+                continue
+            counted = np.zeros_like(own)
+            counted[places] = counts
+            counted += sum(share * layout.shifted(counted, distance) for distance, share in shares)
+            weight = inverse_frequency(len(own), len(places)) * (K1 + 1)
+            scores += weight * counted / (counted + norm)
+        return scores
