@@ -14,6 +14,9 @@ from enum import StrEnum
 
 from milepost.domain.embeddings import EmbeddingSpace
 
+FACT = "fact"
+"""The kind of a record that states something on its own; only facts are compared for saying nearly the same."""
+
 MAX_TEXT_BYTES = 1024 * 1024
 MAX_QUERY_BYTES = 64 * 1024
 MAX_ENTRIES = 1000
@@ -35,7 +38,7 @@ class AddOutcome(StrEnum):
     """What became of an entry.
 
     `known`: an entry of this id was added before. `duplicate`: the text was there already and has one source more.
-    `near_duplicate`: kept, and says the same as a record before it, which it replaces as the current one.
+    `near_duplicate`: a fact that was kept and says the same as one before it, which it replaces as the current one.
     `forgotten`: an entry of this id was forgotten; it does not come back.
     """
 

@@ -3,13 +3,15 @@
 The score of a record is made from its own text and from what was said around it, since an answer is often found by the
 words of its question. With "before" and "after" the neighbors in the same conversation:
 
+- In the weight of a term, ln(1 + (N - n + 0.5) / (n + 0.5)) for n of N records that have it, N is at least 500: what
+  was said once in a young memory is not common for that.
 - A term counts as often as the record has it, + 0.5 of the times the record before has it, + 0.2 of the one before
   that, + 0.1 of the one after. BM25 (k1 0.9, b 0.4; see `engine.lexical`) over these counts gives B, and
   words = B / (B + 10).
 - meaning = max(0, cosine) of the query's vector and the best of the record's.
 - own = 0.7 * words + 0.3 * meaning; without a neural embedder own = words.
-- score = (own + max(0.3 * own before, 0.3 * own after) + 0.2 * max(own of the second before, of the second after))
-  / 1.65, where 0.3 of the record before is 0.45 if that one ends with a question: this one is likely its answer.
+- score = own + max(0.3 * own before, 0.3 * own after) + 0.2 * max(own of the second before, of the second after), shown
+  as at most 1; the 0.3 of the record before is 0.45 if that one ends with a question: this one is likely its answer.
 
 Neighboring texts in BM25 follow the idea of weighted fields in one term frequency (Robertson, Zaragoza and Taylor 2004,
 "Simple BM25 extension to multiple weighted fields"); the rest was found by measuring, see docs/adr/021-recall.md.
@@ -20,14 +22,19 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import ne
 
-from milepost.engine.lexical import tokens
+from milepost.engine.lexical import TOKENS_VERSION, tokens
+from milepost.engine.words import words
 
-INDEX_VERSION = 1
-"""Rises whenever `indexed_text` changes what is indexed: stored terms of another version are made anew on reading."""
+_TEXT_VERSION = 1
+"""Rises whenever `indexed_text` changes."""
+TERMS_VERSION = 1000 * _TEXT_VERSION + TOKENS_VERSION
+"""Stored terms of another version are made anew when they are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,8 @@ class Weights:
     meaning: float = 0.3
     neighbor: float = 0.3
     question: float = 1.5
+    least_records: int = 500
     second_neighbor: float = 0.2
-
-    @property
-    def most(self) -> float:
-        """The highest sum of shares, which makes the score 1."""
-        return 1 + self.neighbor * max(1.0, self.question) + self.second_neighbor
 
 
 WEIGHTS = Weights()
@@ -64,11 +67,16 @@ MAX_PASSAGES = 16
 
 
 def indexed_text(text: str, *, at: int, speaker: str, captions: Sequence[str]) -> str:
-    """The text that is indexed and embedded: date, who said it, what, and what was attached."""
+    """The text whose words are indexed: date, who said it, what, and what was attached."""
     day = _date(at)
     said = f"{speaker}: {text}" if speaker else text
     shown = "".join(f" [shares: {caption}]" for caption in captions if caption)
     return f"[{day}] {said}{shown}" if day else f"{said}{shown}"
+
+
+def embedded_text(text: str, *, fact: bool, at: int, speaker: str, captions: Sequence[str]) -> str:
+    """The text that is embedded. A fact's is without date and speaker, which would bring all facts near each other."""
+    return text if fact else indexed_text(text, at=at, speaker=speaker, captions=captions)
 
 
 def terms_of(text: str, *, at: int, speaker: str, captions: Sequence[str]) -> str:
@@ -101,11 +109,11 @@ _MONTHS = (
 """Not from the locale, which would make other words of the same date."""
 
 
-def passages(indexed: str) -> list[str]:
-    """An indexed text in pieces that an embedder can read whole, with overlap; at least one."""
-    pieces = indexed.split()
+def passages(whole: str) -> list[str]:
+    """A text in pieces that an embedder can read whole, with overlap; at least one."""
+    pieces = whole.split()
     if len(pieces) <= PASSAGE_WORDS:
-        return [indexed]
+        return [whole]
     step = PASSAGE_WORDS - PASSAGE_OVERLAP
     starts = range(0, max(1, len(pieces) - PASSAGE_OVERLAP), step)
     return [" ".join(pieces[start : start + PASSAGE_WORDS]) for start in starts[:MAX_PASSAGES]]
@@ -118,8 +126,8 @@ def asks(text: str) -> bool:
 
 # --- what says the same -----------------------------------------------------------------------------------------
 
-NEAR_COSINE = 0.86
-"""Below this two texts are not taken for the same; see docs/adr/021-recall.md for what it catches."""
+NEAR_COSINE = 0.84
+"""Facts whose vectors are further apart are not taken for the same; docs/adr/021-recall.md says what it catches."""
 MAX_NEAR_TOKENS = 48
 """Longer texts are never taken for nearly the same: a vector tells too little about them."""
 
@@ -128,7 +136,11 @@ _NEGATION = re.compile(
     r"|no longer|used to)\b|n['’]t\b",
     re.IGNORECASE,
 )
-_NAME = re.compile(r"(?<=[^.!?:\s]\s)[A-ZÀ-Þ][\w'-]*")
+_DIRECTION = re.compile(
+    r"\b(?:before|after|above|below|over|under|up|down|off|out|more|less|most|least|until|since)\b", re.IGNORECASE
+)
+_NAME = re.compile(r"(?<=[^.!?:\s]\s)[A-ZÀ-Þ][\w-]*")
+_FIRST_PERSON = "i"
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 
 
@@ -141,42 +153,50 @@ def identity(speaker: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What of a text must agree before a near vector may mean that it says the same.
+    """What of two facts must agree before near vectors may mean that they say the same.
+
+    A small model puts "likes" beside "hates" and does not see who did what to whom, so its word alone is not enough.
 
     Attributes:
-        tokens: its tokens in order.
-        strict: numbers, negations and names within sentences, in order: a different one is a different fact.
+        tokens: content words in order.
+        spoken: all words in order.
+        names: words within sentences that begin with a capital.
+        strict: numbers, words of direction and whether something is denied.
     """
 
     tokens: tuple[str, ...]
+    spoken: tuple[str, ...]
+    names: frozenset[str]
     strict: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> Claim:
-        strict = [
-            *_NUMBER.findall(text),
-            *(["not"] if _NEGATION.search(text) else []),
-            *(name.casefold() for name in _NAME.findall(text) if name not in ("I", "I'm", "I've", "I'd", "I'll")),
-        ]
-        return cls(tuple(tokens(text)), tuple(strict))
+        """The claim that a text makes."""
+        strict = sorted([*_NUMBER.findall(text), *(word.lower() for word in _DIRECTION.findall(text))])
+        names = {part for name in _NAME.findall(text) for part in words(name)} - {_FIRST_PERSON}
+        denies = "not" if _NEGATION.search(text) else ""
+        return cls(tuple(tokens(text)), tuple(words(text)), frozenset(names), (denies, *strict))
 
     def may_say(self, other: Claim) -> bool:
-        """Whether this later text may say what `other` said, so that only their vectors have to decide.
+        """Whether this later text may say what `other` said, so that their vectors have to decide.
 
-        Texts that differ in one word at one place are a contrast more often than a paraphrase ("likes" and "hates"),
-        and a text that leaves something out does not replace the fuller one.
+        Not if numbers, directions or denials differ, or the names or their order; nor if one word stands in the place
+        of another, or the same words come in another order (that is a contrast more often than a paraphrase); nor if
+        this text leaves something out, since the fuller one must stay.
         """
-        if self.strict != other.strict or not 0 < len(self.tokens) <= MAX_NEAR_TOKENS:
+        both = (self.tokens, other.tokens)
+        if self.strict != other.strict or not all(0 < len(found) <= MAX_NEAR_TOKENS for found in both):
             return False
-        if not 0 < len(other.tokens) <= MAX_NEAR_TOKENS:
+        names = self.names | other.names
+        if [word for word in self.spoken if word in names] != [word for word in other.spoken if word in names]:
             return False
-        mine, theirs = set(self.tokens), set(other.tokens)
-        if mine < theirs:
+        if set(self.tokens) < set(other.tokens):
             return False
-        if len(self.tokens) == len(other.tokens):
-            return self.tokens == other.tokens or sum(map(_differ, self.tokens, other.tokens)) != 1
-        return True
+        if Counter(self.tokens) == Counter(other.tokens):
+            return _rotated(*both)
+        return len(self.tokens) != len(other.tokens) or sum(map(ne, *both)) != 1
 
 
-def _differ(one: str, other: str) -> bool:
-    return one != other
+def _rotated(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether the words are the same but for where the text begins: "On Friday we ship", "We ship on Friday"."""
+    return any(one[start:] + one[:start] == other for start in range(len(one)))

@@ -5,28 +5,20 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from milepost.domain.embeddings import EmbeddingSpace
 from milepost.domain.errors import MemoryDamaged
 from milepost.engine.recall import PAUSE_US, WEIGHTS
-from milepost.memory.recall_layout import Layout
+from milepost.memory.recall_layout import Floats, Layout
 from milepost.memory.recall_terms import TermIndex
 from milepost.memory.recall_vectors import VectorIndex
 from milepost.ports.semantic_records import Changes, Head, IndexRow, Link, Mention
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float32]
-
 ONE = 1_000_000
-NEWEST_OF_TERM = 64
-MAX_CANDIDATES = 256
-"""What a new record is compared with, so that adding costs the same in a large memory."""
+MAX_FACTS = 2000
+"""The newest facts, which a new one is compared with: adding costs the same in a large memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +64,7 @@ class RecallIndex:
         self._row: dict[str, int] = {}
         self._times = array("q")
         self._asks = array("f")
+        self._facts = array("i")
         self._alive = bytearray()
         self._embedded = bytearray()
         self._mentions: list[tuple[Mention, ...]] = []
@@ -123,6 +116,8 @@ class RecallIndex:
         self._row[item.id] = row
         self._times.append(item.at)
         self._asks.append(float(item.asks))
+        if item.fact:
+            self._facts.append(row)
         self._alive.append(1)
         self._embedded.append(0)
         self._mentions.append(())
@@ -166,7 +161,7 @@ class RecallIndex:
             if len(layout) == 0:
                 return Hits((), 0, 0)
             own, words = self._own(query, layout)
-            scores = (own + self._context(own, layout)) / WEIGHTS.most
+            scores = own + self._context(own, layout)
             through = self._supersede(scores, layout, query.exclude)
             self._hide_shown(scores, layout, query)
             missing = len(layout) - self._count_embedded(layout)
@@ -195,7 +190,7 @@ class RecallIndex:
     def _own(self, query: Query, layout: Layout) -> tuple[Floats, Floats]:
         """Scores of the rows themselves, and the share of their words in them."""
         matched = self._terms.bm25(query.terms, layout, WEIGHTS)
-        words = matched / (matched + WEIGHTS.half)
+        words: Floats = matched / (matched + WEIGHTS.half)
         if query.vector is None or self._vectors is None:
             return words, words
         meaning = self._vectors.similarity(query.vector, len(self._ids))[layout.rows]
@@ -206,17 +201,15 @@ class RecallIndex:
         import numpy as np
 
         asks = np.frombuffer(self._asks, dtype=np.float32)[layout.rows]
-        answered = 1 + (WEIGHTS.question - 1) * layout.shifted(asks, 1)
-        nearest = np.maximum(layout.shifted(own, 1) * answered, layout.shifted(own, -1))
+        answers = np.where(layout.shifted(asks, 1) > 0, WEIGHTS.question, 1.0).astype(np.float32)
+        nearest = np.maximum(layout.shifted(own, 1) * answers, layout.shifted(own, -1))
         second = np.maximum(layout.shifted(own, 2), layout.shifted(own, -2))
         shared: Floats = WEIGHTS.neighbor * nearest + WEIGHTS.second_neighbor * second
         return shared
 
     def _supersede(self, scores: Floats, layout: Layout, exclude: frozenset[str]) -> dict[int, str]:
         """Give what is superseded's score to what supersedes it, and take it out; {place: record it took over}."""
-        links = sorted(
-            ((link.change, row, link.newer) for row, links in self._links.items() for link in links), reverse=False
-        )
+        links = sorted((link.change, row, link.newer) for row, links in self._links.items() for link in links)
         through: dict[int, str] = {}
         out: list[int] = []
         for change, row, newer in links:
@@ -253,26 +246,32 @@ class RecallIndex:
         return sorted((int(place) for place in good), key=lambda place: (-float(scores[place]), -place))[: query.limit]
 
     def _hit(
-        self, place: int, scores: Floats, own: Floats, words: Floats, layout: Layout, through: dict[int, str]
+        self,
+        place: int,
+        scores: Floats,
+        own: Floats,
+        words: Floats,
+        layout: Layout,
+        through: dict[int, str],
     ) -> Hit:
         older = through.get(place)
         source = place if older is None else layout.place(self._row[older])
-        score = round(float(scores[place]) * ONE)
-        by_words = round(float(words[source]) / WEIGHTS.most * ONE)
-        by_meaning = round(float(own[source] - words[source]) / WEIGHTS.most * ONE)
+        whole = float(scores[place])
+        score = round(ONE * min(1.0, whole))
+        shown = ONE / max(1.0, whole)
+        by_words = round(shown * float(words[source]))
+        by_meaning = round(shown * float(own[source] - words[source]))
         rest = max(0, score - by_words - by_meaning)
         return Hit(self._ids[int(layout.rows[place])], score, by_words, by_meaning, rest, older)
 
     # --- comparing --------------------------------------------------------------------------------------------
 
-    def similar(self, record: str, terms: Iterable[str], vector: bytes, least: float) -> list[str]:
-        """Ids of records near to a vector, nearest first, among the newest that share a term with it."""
+    def similar(self, record: str, vector: bytes, least: float) -> list[str]:
+        """Ids of facts whose vectors are near to this one, nearest first, among the newest facts."""
         with self._lock:
             if self._vectors is None:
                 return []
-            rows = {row for term in set(terms) for row in self._terms.newest(term, NEWEST_OF_TERM)}
-            rows.discard(self._row.get(record, -1))
-            newest = sorted(rows, reverse=True)[:MAX_CANDIDATES]
-            found = self._vectors.similar(vector, [row for row in newest if self._alive[row]])
-            near = sorted((item for item in found if item[1] >= least), key=lambda item: -item[1])
-            return [self._ids[row] for row, _ in near]
+            own = self._row.get(record, -1)
+            rows = [row for row in self._facts[-MAX_FACTS:] if self._alive[row] and row != own]
+            near = [item for item in self._vectors.similar(vector, rows) if item[1] >= least]
+            return [self._ids[row] for row, _ in sorted(near, key=lambda item: -item[1])]

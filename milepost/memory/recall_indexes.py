@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from milepost.domain.memory import Scope
 from milepost.memory.recall_index import RecallIndex
-from milepost.ports.semantic_records import Head, SemanticStore
+from milepost.ports.semantic_records import Changes, Head, SemanticRecords, SemanticStore
 
 PAGE: Final = 500
 MAX_INDEXES: Final = 32
@@ -50,7 +51,7 @@ class Indexes:
         """Take in what changed; False if the index must be made anew."""
         while True:
             after = index.changes
-            page = await self._store.read(scope, lambda records, n=after: records.changes(n, PAGE))
+            page = await self._store.read(scope, _changes(after))
             if page is None:
                 return index.generation == 0
             if page.head.generation != index.generation:
@@ -66,7 +67,7 @@ class Indexes:
         index: RecallIndex | None = None
         after = 0
         while True:
-            page = await self._store.read(scope, lambda records, n=after: records.scan(n, PAGE))
+            page = await self._store.read(scope, _scan(after))
             if page is None:
                 return RecallIndex(Head(0, 0, None))
             if index is not None and page.head.generation != index.generation:
@@ -93,3 +94,11 @@ class Indexes:
             if key != scope.component and not slot.lock.locked():
                 rows -= 0 if slot.index is None else len(slot.index)
                 del self._slots[key]
+
+
+def _changes(after: int) -> Callable[[SemanticRecords], Changes]:
+    return lambda records: records.changes(after, PAGE)
+
+
+def _scan(after: int) -> Callable[[SemanticRecords], Changes]:
+    return lambda records: records.scan(after, PAGE)

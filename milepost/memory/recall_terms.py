@@ -5,18 +5,10 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from milepost.engine.lexical import B, K1, inverse_frequency
+from milepost.engine.lexical import K1, B, inverse_frequency
 from milepost.engine.recall import Weights
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from milepost.memory.recall_layout import Layout
-
-    Floats = npt.NDArray[np.float32]
+from milepost.memory.recall_layout import Floats, Layout
 
 
 class TermIndex:
@@ -24,7 +16,7 @@ class TermIndex:
 
     def __init__(self) -> None:
         self._rows: dict[str, array[int]] = {}
-        self._counts: dict[str, array[int]] = {}
+        self._counts: dict[str, array[float]] = {}
         self._lengths = array("f")
 
     def append(self, terms: str) -> None:
@@ -35,10 +27,6 @@ class TermIndex:
             self._rows.setdefault(term, array("i")).append(row)
             self._counts.setdefault(term, array("f")).append(count)
         self._lengths.append(len(found))
-
-    def newest(self, term: str, limit: int) -> Iterable[int]:
-        """The last rows that have a term."""
-        return self._rows.get(term, array("i"))[-limit:]
 
     def bm25(self, query: Iterable[str], layout: Layout, weights: Weights) -> Floats:
         """BM25 of each visible row, over counts that include a share of its neighbors' (see `engine.recall`)."""
@@ -60,6 +48,6 @@ class TermIndex:
             counted = np.zeros_like(own)
             counted[places] = counts
             counted += sum(share * layout.shifted(counted, distance) for distance, share in shares)
-            weight = inverse_frequency(len(own), len(places)) * (K1 + 1)
+            weight = inverse_frequency(max(len(own), weights.least_records), len(places)) * (K1 + 1)
             scores += weight * counted / (counted + norm)
         return scores

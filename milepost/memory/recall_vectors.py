@@ -5,13 +5,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float32]
+from milepost.memory.recall_layout import Floats
 
 
 class VectorIndex:

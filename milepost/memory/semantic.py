@@ -24,7 +24,7 @@ from milepost.memory.semantic_embedding import BATCH, RecordEmbedding, now_us
 from milepost.memory.semantic_views import check_entries, check_query, last_said, prepared, recalled, visible
 from milepost.ports.embeddings import Embedder
 from milepost.ports.semantic import Progress
-from milepost.ports.semantic_records import SemanticStore, StoredRecord
+from milepost.ports.semantic_records import SemanticRecords, SemanticStore, StoredRecord
 
 RETRIES: Final = 64
 """Older records without a vector that one call of `add` tries again."""
@@ -98,7 +98,7 @@ class IndexedMemory:
     def _require_space(self, scope: Scope, index: RecallIndex) -> None:
         if index.space is not None and index.space != self._embedder.space:
             raise EmbeddingMismatch(
-                f"The memory of {scope.owner} was embedded by {index.space}; a search would use {self._embedder.space}.",
+                f"The memory of {scope.owner} has vectors of {index.space}; a search would use {self._embedder.space}.",
                 fix=f"Make its vectors anew: milepost memory reindex {scope.session_id or ''} {scope.owner}",
             )
 
@@ -131,7 +131,7 @@ class IndexedMemory:
         size = max(limit, 50)
         more = True
         while more and len(kept) < limit:
-            found = await self._store.read(scope, lambda records, b=before: records.page(b, size)) or []
+            found = await self._store.read(scope, _page(before, size)) or []
             shown = await self._shown(scope, found, exclude_turns)
             kept += [record for record in shown if not (current and record.superseded_by)]
             more = len(found) == size
@@ -165,6 +165,10 @@ class IndexedMemory:
     async def close(self) -> None:
         self._indexes.clear()
         await self._store.close()
+
+
+def _page(before: int | None, limit: int) -> Callable[[SemanticRecords], list[StoredRecord]]:
+    return lambda records: records.page(before, limit)
 
 
 def _ids(added: Sequence[Added]) -> list[str]:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from milepost.domain.embeddings import EmbeddingSpace
 from milepost.domain.errors import EmbeddingFailed
 from milepost.domain.memory import Scope
+from milepost.domain.semantic import FACT
 from milepost.engine.lexical import cosine
-from milepost.engine.recall import NEAR_COSINE, Claim, indexed_text, passages
+from milepost.engine.recall import NEAR_COSINE, Claim, embedded_text, passages
 from milepost.memory.recall_indexes import Indexes
 from milepost.ports.embeddings import Embedder
 from milepost.ports.semantic import Progress
@@ -48,16 +50,16 @@ class RecordEmbedding:
         same: set[str] = set()
         async with _Turn(self._locks, scope.component):
             while limit > 0:
-                size, now = min(BATCH, limit), self._clock()
-                found = await self._store.read(scope, lambda records, n=size, t=now: self._due(records, t, n))
+                found = await self._store.read(scope, self._due(min(BATCH, limit)))
                 if not found:
                     break
                 limit -= len(found)
                 same |= await self._embed(scope, found)
         return same
 
-    def _due(self, records: SemanticRecords, now: int, limit: int) -> list[Unembedded]:
-        return records.unembedded(now, limit) if records.head().space in (None, self._embedder.space) else []
+    def _due(self, limit: int) -> Callable[[SemanticRecords], list[Unembedded]]:
+        now, own = self._clock(), (None, self._embedder.space)
+        return lambda records: records.unembedded(now, limit) if records.head().space in own else []
 
     async def _embed(self, scope: Scope, found: Sequence[Unembedded]) -> set[str]:
         try:
@@ -69,12 +71,11 @@ class RecordEmbedding:
         done = [Embedded(item.id, vectors[item.id]) for item in found]
         if self._embedder.neural:
             done = await self._compared(scope, found, done)
-        space = self._embedder.space
-        await self._store.write(scope, lambda records: records.store(space, done))
+        await self._store.write(scope, _store(self._embedder.space, done))
         return {item.id for item in done if item.same_as}
 
     async def _vectors(self, found: Sequence[Unembedded]) -> Mapping[str, tuple[bytes, ...]]:
-        parts = [(item.id, part) for item in found for part in passages(_indexed(item))]
+        parts = [(item.id, part) for item in found for part in passages(_embedded(item))]
         made: list[bytes] = []
         for start in range(0, len(parts), BATCH):
             made += await self._embedder.embed([part for _, part in parts[start : start + BATCH]])
@@ -84,38 +85,29 @@ class RecordEmbedding:
         return vectors
 
     async def _compared(self, scope: Scope, found: Sequence[Unembedded], done: Sequence[Embedded]) -> list[Embedded]:
-        """Note which records say nearly the same as an earlier one, also as one of the same batch."""
+        """Note which facts say nearly the same as an earlier one, also as one of the same batch."""
+        facts = {item.id: Claim.of(item.text) for item in found if item.kind == FACT}
+        if not facts:
+            return list(done)
         index = await self._indexes.get(scope)
-        claims = {item.id: Claim.of(item.text) for item in found}
-
-        def near() -> dict[str, list[str]]:
-            short = [item for item in done if len(item.vectors) == 1]
-            return {
-                item.id: index.similar(item.id, claims[item.id].tokens, item.vectors[0], NEAR_COSINE)[:MAX_SAME]
-                for item in short
-            }
-
-        close = await asyncio.to_thread(near)
-        wanted = sorted({other for others in close.values() for other in others})
+        short = {item.id: item.vectors[0] for item in done if item.id in facts and len(item.vectors) == 1}
+        near = await asyncio.to_thread(
+            lambda: {record: index.similar(record, vector, NEAR_COSINE) for record, vector in short.items()}
+        )
+        wanted = sorted({other for others in near.values() for other in others})
         stored = await self._store.read(scope, lambda records: records.read(wanted)) if wanted else []
-        speakers = {item.record.id: item.record.speaker for item in stored or ()}
-        earlier = {item.record.id: Claim.of(item.record.text) for item in stored or ()}
+        claims = {item.record.id: Claim.of(item.record.text) for item in stored or ()} | facts
         result: list[Embedded] = []
-        for item, made in zip(found, done, strict=True):
-            claim = claims[item.id]
-            same = [
-                other
-                for other in close.get(item.id, ())
-                if other in earlier and speakers[other] == item.speaker and claim.may_say(earlier[other])
-            ]
-            for before, vectors in zip(found, result, strict=False):
-                if (
-                    before.speaker == item.speaker
-                    and claim.may_say(claims[before.id])
-                    and cosine(made.vectors[0], vectors.vectors[0]) >= NEAR_COSINE
-                ):
-                    same.append(before.id)
-            result.append(replace(made, same_as=tuple(dict.fromkeys(same))))
+        earlier: list[str] = []
+        for item in done:
+            vector = short.get(item.id)
+            if vector is None:
+                result.append(item)
+                continue
+            beside = [other for other in earlier if cosine(vector, short[other]) >= NEAR_COSINE]
+            same = [other for other in (*near[item.id], *beside) if facts[item.id].may_say(claims[other])]
+            result.append(replace(item, same_as=tuple(dict.fromkeys(same))[:MAX_SAME]))
+            earlier.append(item.id)
         return result
 
     async def all(self, scope: Scope, total: int, progress: Progress | None) -> None:
@@ -131,15 +123,14 @@ class RecordEmbedding:
             wanted = None if head.space == space else space
             done, after = 0, 0
             while True:
-                batch = await self._store.read(scope, lambda records, a=after, w=wanted: records.missing(w, a, BATCH))
+                batch = await self._store.read(scope, _missing(wanted, after))
                 if not batch:
                     if after == 0:
                         break
                     after, wanted = 0, space  # what was added meanwhile
                     continue
                 vectors = await self._vectors(batch)
-                made = [Embedded(item.id, vectors[item.id]) for item in batch]
-                await self._store.write(scope, lambda records, m=made: records.store(space, m))
+                await self._store.write(scope, _store(space, [Embedded(item.id, vectors[item.id]) for item in batch]))
                 after = batch[-1].position
                 done += len(batch)
                 if progress is not None:
@@ -147,8 +138,16 @@ class RecordEmbedding:
             await self._store.write(scope, lambda records: records.switch(space), erases=True)
 
 
-def _indexed(item: Unembedded) -> str:
-    return indexed_text(item.text, at=item.at, speaker=item.speaker, captions=item.captions)
+def _missing(space: EmbeddingSpace | None, after: int) -> Callable[[SemanticRecords], list[Unembedded]]:
+    return lambda records: records.missing(space, after, BATCH)
+
+
+def _store(space: EmbeddingSpace, done: Sequence[Embedded]) -> Callable[[SemanticRecords], None]:
+    return lambda records: records.store(space, done)
+
+
+def _embedded(item: Unembedded) -> str:
+    return embedded_text(item.text, fact=item.kind == FACT, at=item.at, speaker=item.speaker, captions=item.captions)
 
 
 class _Turn:

@@ -72,6 +72,7 @@ class IndexRow:
     change: int
     position: int
     at: int
+    fact: bool
     asks: bool
     terms: str
     embedding: EmbeddingState
@@ -98,6 +99,7 @@ class Unembedded:
     id: str
     position: int
     text: str
+    kind: str
     at: int
     speaker: str
     captions: tuple[str, ...]

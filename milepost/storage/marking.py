@@ -19,7 +19,7 @@ from milepost.storage.tables import metadata
 
 ROWS = 50
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{40}(?:[0-9a-f]{24})?(?![0-9a-f])")
-_DERIVED = frozenset({"search_passages", "search_state"})
+_DERIVED = frozenset({"search_passages", "search_state", "semantic_vectors"})
 
 
 def mentioned(conn: Connection, candidates: set[str]) -> set[str]:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, delete, exists, func
 
 from milepost.domain.embeddings import EmbeddingSpace
 from milepost.domain.semantic import (
+    FACT,
     Added,
     AddOutcome,
     EmbeddingState,
@@ -18,7 +19,7 @@ from milepost.domain.semantic import (
     SemanticStats,
     Source,
 )
-from milepost.engine.recall import INDEX_VERSION, asks, terms_of
+from milepost.engine.recall import TERMS_VERSION, asks, terms_of
 from milepost.ports.semantic_records import (
     Changes,
     Embedded,
@@ -149,7 +150,7 @@ class SqlSemanticRecords:
             "at": entry.at,
             "asks": asks(entry.text),
             "terms": prepared.terms,
-            "terms_version": INDEX_VERSION,
+            "terms_version": TERMS_VERSION,
             "embedding": EmbeddingState.PENDING.value,
             "attempts": 0,
             "retry_at": 0,
@@ -233,8 +234,9 @@ class SqlSemanticRecords:
                 change=row.change,
                 position=row.position,
                 at=row.at,
+                fact=row.kind == FACT,
                 asks=row.asks,
-                terms=row.terms if row.terms_version == INDEX_VERSION else _terms(row),
+                terms=row.terms if row.terms_version == TERMS_VERSION else _terms(row),
                 embedding=EmbeddingState(row.embedding),
                 vectors=tuple(vectors[record]),
                 mentions=tuple(mentions[record]),
@@ -277,14 +279,11 @@ class SqlSemanticRecords:
 
     def stats(self) -> SemanticStats:
         head = self.head()
-        states = dict(
-            self._conn.execute(
-                select(_r.embedding, func.count()).where(_r.owner == self._owner).group_by(_r.embedding)
-            ).tuples()
-        )
+        counts = select(_r.embedding, func.count()).where(_r.owner == self._owner).group_by(_r.embedding)
+        states: dict[str, int] = {row[0]: row[1] for row in self._conn.execute(counts)}
         said = select(func.max(_s.change)).where(_s.owner == _l.owner, _s.record_id == _l.older).scalar_subquery()
         in_force = select(_l.older, _l.near).where(_l.owner == self._owner, _l.change > said)
-        nearly = {}
+        nearly: dict[str, bool] = {}
         for row in self._conn.execute(in_force):
             nearly[row.older] = row.near and nearly.get(row.older, True)
         return SemanticStats(
@@ -452,7 +451,8 @@ def _has_vector(space: EmbeddingSpace) -> Any:
 
 
 def _unembedded(row: Any) -> Unembedded:
-    return Unembedded(row.record_id, row.position, row.text, row.at, row.speaker, tuple(json.loads(row.captions)))
+    captions = tuple(json.loads(row.captions))
+    return Unembedded(row.record_id, row.position, row.text, row.kind, row.at, row.speaker, captions)
 
 
 def _terms(row: Any) -> str:
