@@ -1,7 +1,8 @@
 """Whatever the ledger holds after a stop, crash, cut, rewind or switch of models, every type's next request is valid.
 
 The turns are cut off at any event; their answers were written by any of the services, with the state that each keeps.
-Turns may be missing at the beginning (a conversation that did not fit) and in between (a rewind).
+Turns may be missing at the beginning (a conversation that did not fit) and in between (a rewind), and the conversation
+may have been compacted at any place.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from milepost.domain.events import Event, ModelCalled
+from milepost.domain.compaction import Boundary
+from milepost.domain.content import Content
+from milepost.domain.events import ContextCompacted, Event, ModelCalled
 from milepost.domain.messages import AssistantMessage, Message
 from milepost.ledger.codec import decode, encode
-from milepost.ledger.transcript import turn_messages
+from milepost.ledger.compacted import Compacted, compacted_parts, seen_from, summary_message
+from milepost.ledger.transcript import Part, turn_messages
+from milepost.ledger.transcript import parts_of as turns_of
 from milepost.providers.gateway import Gateway
 from milepost.providers.raw_json import encode as encode_body
 from milepost.providers.sealed import Block, parts_of, seal
@@ -26,7 +31,7 @@ from tests.providers.conftest import READ, Secrets, hear, request, user
 from tests.providers.wires import WIRE_PARAMETERS, WIRES, Wire
 from tests.support.validators import validate
 from tests.support.wire_server import WireServer
-from tests.unit.streams import AGENTS, turns
+from tests.unit.streams import AGENTS, texts, turns
 
 FORMATS = [wire for wire in WIRES if wire.format is not None]
 MODELS = ("fake-small", "fake-large")
@@ -45,14 +50,43 @@ def written(draw: st.DrawFn, called: ModelCalled) -> ModelCalled:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Message]:
-    """What a model gets of a Session at its next turn."""
-    agent = draw(st.sampled_from(AGENTS))
-    messages: list[Message] = []
-    for events in draw(st.lists(turns(), max_size=4)):
+    """What a model gets of a Session at its next call: after a compaction at any place, or none."""
+    agent, readable = draw(st.sampled_from(AGENTS)), draw(st.booleans())
+    parts: list[Part] = []
+    played = draw(st.lists(turns(), max_size=4))
+    for back, events in zip(range(len(played), 0, -1), played, strict=True):
         if draw(st.booleans()):
             kept: list[Event] = [draw(written(event)) if isinstance(event, ModelCalled) else event for event in events]
-            messages.extend(turn_messages(kept, agent))
+            parts += turns_of(turn_messages(kept, agent, readable=readable), len(played) - back, back - 1)
+    found = draw(st.none() | compactions())
+    messages = [message for part in compacted_parts(parts, found, readable=readable) for message in part.messages]
+    if found is not None and found.event.summary is not None:
+        messages.insert(0, summary_message(found.event, found.event.summary.text, readable=readable))
     return [*messages, user("go on")]
+
+
+boundaries = st.builds(Boundary, st.integers(0, 4), st.integers(0, 3))
+
+
+@st.composite
+def compactions(draw: st.DrawFn) -> Compacted:
+    """A compaction at any place, seen from a later turn or its own."""
+    covered = draw(st.none() | boundaries)
+    event = ContextCompacted(
+        turn_id="trn_1",
+        agent="coder",
+        round=1,
+        number=1,
+        window=8_000,
+        tokens_before=7_000,
+        tokens_after=3_000,
+        clipped=draw(st.none() | boundaries),
+        covered=covered,
+        covered_turns=draw(st.integers(0, 3)),
+        covered_rounds=draw(st.integers(0, 3)),
+        summary=None if covered is None else Content(draw(texts)),
+    )
+    return seen_from(decode(encode(event), ContextCompacted), draw(st.integers(0, 2)))
 
 
 @pytest.mark.parametrize("wire", FORMATS, ids=lambda wire: str(wire.name))
