@@ -9,7 +9,7 @@ from typing import Any
 from activities.conversation import TurnContext
 from milepost.contracts.activities import PlannedCall, RunToolParams, RunToolResult, tool_label
 from milepost.domain.effects import EffectSpec, EffectState
-from milepost.domain.errors import ToolRejected
+from milepost.domain.errors import ArgumentsUnparsable, ToolRejected
 from milepost.domain.events import AgentStarted, ToolStarted
 from milepost.domain.messages import FinishReason, ToolCallPart
 from milepost.domain.tools import (
@@ -82,16 +82,19 @@ def plan_call(
     """What the workflow needs to know of a call: overlap policy, identity, place, whether it can run at all."""
     policy = policy_of(started, call.tool)
     timeout, malformed = 60.0, finish is FinishReason.LENGTH
+    fault = "cut" if malformed else ""
     try:
         timeout = plan_arguments(started, call.tool, arguments).timeout
-    except ToolRejected:
+    except ToolRejected as error:
         malformed = True
+        fault = fault or ("json" if isinstance(error, ArgumentsUnparsable) else "")
     return PlannedCall(
         index=index,
         tool=tool_label(call.tool),
         parallel=policy.parallel if policy else Parallel.EXCLUSIVE,
         input_digest=digest(arguments),
         malformed=malformed,
+        fault=fault,
         timeout_seconds=timeout,
         sandboxed=custom_tool(started, call.tool) is None and call.tool not in UNSANDBOXED_TOOLS,
     )

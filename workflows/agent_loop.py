@@ -176,4 +176,6 @@ class AgentLoop:
 
 
 def _shape(planned: PlannedCall) -> CallShape:
-    return CallShape(planned.index, planned.tool, planned.parallel, planned.input_digest, planned.malformed)
+    return CallShape(
+        planned.index, planned.tool, planned.parallel, planned.input_digest, planned.malformed, planned.fault
+    )

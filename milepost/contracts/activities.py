@@ -150,6 +150,7 @@ class PlannedCall:
     parallel: Parallel
     input_digest: str
     malformed: bool = False
+    fault: str = ""
     timeout_seconds: float = 180.0
     sandboxed: bool = True
 

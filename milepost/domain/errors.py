@@ -518,6 +518,10 @@ class ToolRejected(MilepostError):
     kind = ErrorKind.INVALID
 
 
+class ArgumentsUnparsable(ToolRejected):
+    """Arguments of a tool call that are no JSON."""
+
+
 class ToolUnavailable(MilepostError):
     """A tool of the user's own that the configuration names cannot be had (its package is missing or faulty)."""
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
-from milepost.domain.errors import ToolRejected
+from milepost.domain.errors import ArgumentsUnparsable, ToolRejected
 from milepost.domain.tools import (
     BUILTIN_TOOL_POLICIES,
     MAX_TOOL_ARGUMENTS_BYTES,
@@ -146,7 +146,9 @@ def _decode(tool: str, text: str) -> Any:
     except RecursionError:
         _reject(tool, "the arguments are nested too deeply")
     except ValueError as error:
-        _reject(tool, f"the arguments are not valid JSON ({error}); send one complete JSON object")
+        raise ArgumentsUnparsable(
+            f"{tool} was not run: the arguments are not valid JSON ({error}); send one complete JSON object."
+        ) from None
 
 
 def _check_nesting(tool: str, text: str, value: Any) -> None:

@@ -154,13 +154,42 @@ async def test_refused_calls_go_back_to_the_model_as_errors(
     async with stack.worker():
         begun = await stack.send(session, script=responses)
         turn = await stack.ended(begun.turn.turn_id)
-    assert turn.state is TurnState.FAILED, "calls that cannot run twice in a row end the turn"
-    assert turn.error_code == "loop_guard"
+    assert turn.state is TurnState.COMPLETED, turn.error_message
     assert session not in sandboxes.by_session or sandboxes.by_session[session].commands() == []
     finished = [event for event in await events_of(stack, session) if isinstance(event, ToolFinished)]
     assert len(finished) == 4
     assert all(event.is_error for event in finished)
     assert "no_such_tool" in finished[0].output.text
+
+
+async def test_the_same_parse_failure_twice_ends_the_turn_with_the_reason(
+    stack: Stack, sandboxes: MemorySandboxes, tmp_path: Path
+) -> None:
+    session = await stack.open(tmp_path)
+    responses = script(
+        {"calls": [call("write_file", path="a", content="x" * 100)], "cut": "length"},
+        {"calls": [call("write_file", path="a", content="x" * 50)], "cut": "length"},
+        {"text": "never"},
+    )
+    async with stack.worker():
+        begun = await stack.send(session, script=responses)
+        turn = await stack.ended(begun.turn.turn_id)
+    assert (turn.state, turn.error_code) == (TurnState.FAILED, "loop_guard")
+    assert "twice in a row, with the same fault (write_file)" in (turn.error_message or "")
+    assert session not in sandboxes.by_session
+
+
+async def test_arguments_that_were_encoded_twice_are_repaired_and_that_is_recorded(
+    stack: Stack, sandboxes: MemorySandboxes, tmp_path: Path
+) -> None:
+    session = await stack.open(tmp_path)
+    responses = script({"calls": [{"tool": "bash", "args": json.dumps('{"command": "make"}')}]}, {"text": "ok"})
+    async with stack.worker():
+        begun = await stack.send(session, script=responses)
+        await stack.ended(begun.turn.turn_id)
+    (finished,) = [event for event in await events_of(stack, session) if isinstance(event, ToolFinished)]
+    assert finished.detail["repaired"] is True
+    assert sandboxes.by_session[session].commands() == ["make"]
 
 
 async def test_the_loop_guard_ends_a_turn_in_circles(stack: Stack, tmp_path: Path) -> None:

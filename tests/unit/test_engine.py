@@ -20,7 +20,7 @@ from milepost.domain.tools import Parallel
 from milepost.domain.turns import TURN_TRANSITIONS, TurnState, TurnStatus
 from milepost.engine.effects import Entry, effect_id, idempotency_key, on_entry
 from milepost.engine.status import RECOVERING_AFTER_US, turn_status
-from milepost.engine.turn import SAME_CALL_LIMIT, SAME_TEXT_LIMIT, CallShape, LoopGuard, batches
+from milepost.engine.turn import REMEMBERED, SAME_CALL_LIMIT, SAME_TEXT_LIMIT, CallShape, LoopGuard, batches
 from tests.unit.streams import turn
 
 shapes = st.lists(st.sampled_from(Parallel), max_size=12).map(
@@ -45,55 +45,73 @@ def test_only_safe_neighbors_share_a_batch_and_all_of_them_do(calls: list[CallSh
 
 # --- loop guard ---------------------------------------------------------------------------------------------------
 
-Round = tuple[str, list[tuple[str, str, bool, str]]]
+Call = tuple[str, str, str, str]
+"""Tool, input, fault (`ok` for a call that could be run), result."""
+Round = tuple[str, list[Call]]
 
-rounds = st.lists(
-    st.tuples(
-        st.sampled_from(["", "", "text 1", "text 2"]),
-        st.lists(
-            st.tuples(
-                st.sampled_from(["bash", "grep"]), st.sampled_from(["in", "put"]), st.booleans(), st.sampled_from("ab")
-            ),
-            max_size=2,
-        ),
-    ),
-    max_size=12,
+calls_of_rounds = st.tuples(
+    st.sampled_from(["bash", "grep"]),
+    st.sampled_from(["in", "put"]),
+    st.sampled_from(["ok", "ok", "cut", "json", "rejected"]),
+    st.sampled_from("ab"),
 )
+rounds = st.lists(
+    st.tuples(st.sampled_from(["", "", "text 1", "text 2"]), st.lists(calls_of_rounds, max_size=2)), max_size=14
+)
+
+
+def shape(index: int, call: Call) -> CallShape:
+    tool, digest, fault, _ = call
+    parallel = Parallel.EXCLUSIVE if tool == "bash" else Parallel.SAFE
+    return CallShape(index, tool, parallel, digest, fault != "ok", fault if fault in ("cut", "json") else "")
 
 
 def run_guard(played: list[Round]) -> list[str | None]:
     guard = LoopGuard()
     reasons = []
     for text, calls in played:
-        made = [
-            CallShape(index, tool, Parallel.SAFE, digest, malformed)
-            for index, (tool, digest, malformed, _) in enumerate(calls)
-        ]
+        made = [shape(index, call) for index, call in enumerate(calls)]
         reasons.append(guard.check(text, made, [result for *_, result in calls]))
     return reasons
 
 
 def circles(played: list[Round]) -> bool:
     """The rule, over the whole past instead of counters: whether the last round closes a circle."""
-    with_calls = [calls for _, calls in played if calls]
-    with_text = [text for text, _ in played if text]
     text, calls = played[-1]
-    same_calls = [[(tool, digest, result) for tool, digest, _, result in each] for each in with_calls]
-    malformed = [bool(each) and all(bad for *_, bad, _ in each) for _, each in played]
-    return (
-        malformed[-2:] == [True, True]
-        or (bool(calls) and _repeats(same_calls, SAME_CALL_LIMIT))
-        or (bool(text) and _repeats(with_text, SAME_TEXT_LIMIT))
-    )
+    faults = [_faults(each) for _, each in played[-2:]]
+    if len(faults) == 2 and faults[0] and faults[0] == faults[1]:
+        return True
+    with_text = [text for text, _ in played if text]
+    if text and len(with_text) >= SAME_TEXT_LIMIT and set(with_text[-SAME_TEXT_LIMIT:]) == {text}:
+        return True
+    return bool(calls) and _since_change([_kind(each) for _, each in played if each]) >= SAME_CALL_LIMIT
 
 
-def _repeats(values: list[object] | list[str] | list[list[tuple[str, str, str]]], times: int) -> bool:
-    return len(values) >= times and all(value == values[-1] for value in values[-times:])
+def _kind(calls: list[Call]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((tool, digest, result) for tool, digest, _, result in calls)
+
+
+def _faults(calls: list[Call]) -> set[tuple[str, str, str]]:
+    if not calls or any(fault == "ok" for _, _, fault, _ in calls):
+        return set()
+    return {(tool, fault, result if fault == "rejected" else "") for tool, _, fault, result in calls}
+
+
+def _since_change(kinds: list[tuple[tuple[str, str, str], ...]]) -> int:
+    """How often the last kind of round was there since a change, among the few others that are remembered."""
+    begin = 0
+    for index, kind in enumerate(kinds):
+        changes = any(tool == "bash" for tool, _, _ in kind)
+        if changes and kind not in kinds[begin:index]:
+            begin = index
+    return kinds[begin:].count(kinds[-1])
 
 
 @given(rounds)
 def test_the_guard_ends_exactly_the_turns_that_go_in_circles(played: list[Round]) -> None:
     for end, reason in enumerate(run_guard(played), start=1):
+        if len({_kind(calls) for _, calls in played[:end] if calls}) > REMEMBERED:
+            return
         assert (reason is not None) is circles(played[:end]), played[:end]
         if reason is not None:
             # The turn ends here; what the guard would say later does not matter.
@@ -101,13 +119,43 @@ def test_the_guard_ends_exactly_the_turns_that_go_in_circles(played: list[Round]
 
 
 def test_a_call_is_the_same_only_with_the_same_tool_input_and_result() -> None:
-    base = ("bash", "in", False, "a")
+    base = ("grep", "in", "ok", "a")
     same: Round = ("", [base])
     assert run_guard([same, same, same])[-1] is not None
-    for other in (("grep", "in", False, "a"), ("bash", "put", False, "a"), ("bash", "in", False, "b")):
-        assert run_guard([same, same, ("", [other]), same, same]) == [None] * 5
+    for other in (("glob", "in", "ok", "a"), ("grep", "put", "ok", "a"), ("grep", "in", "ok", "b")):
+        assert run_guard([same, same, ("", [other])]) == [None] * 3
     # The parts of the signature are kept apart.
-    assert run_guard([("", [("a:b", "c", False, "d")]), ("", [("a", "b:c", False, "d")])] * 2) == [None] * 4
+    assert run_guard([("", [("a:b", "c", "ok", "d")]), ("", [("a", "b:c", "ok", "d")])] * 2) == [None] * 4
+
+
+def test_a_circle_may_have_other_calls_in_it_but_no_change() -> None:
+    look, find = ("", [("grep", "in", "ok", "a")]), ("", [("glob", "in", "ok", "a")])
+    reasons = run_guard([look, find] * 3)
+    assert reasons[:4] == [None] * 4 and "nothing changed in between" in str(reasons[4])
+    tests = ("", [("bash", "test", "ok", "failed")])
+    edits: list[Round] = [("", [("bash", f"edit {number}", "ok", "done")]) for number in range(6)]
+    assert run_guard([each for edit in edits for each in (look, edit, tests)]) == [None] * 18
+    assert run_guard([look, tests] * 3)[5] is not None, "a command that does the same again changes nothing"
+    far: list[Round] = [("", [("grep", f"in {number}", "ok", "a")]) for number in range(REMEMBERED)]
+    assert run_guard([look, *far] * 4) == [None] * 4 * (1 + REMEMBERED), (
+        "what is looked at again much later is no circle"
+    )
+
+
+def test_the_same_fault_twice_in_a_row_ends_the_turn_and_another_does_not() -> None:
+    cut, json, wrong = (
+        ("bash", digest, fault, "x") for digest, fault in (("1", "cut"), ("2", "json"), ("3", "rejected"))
+    )
+    assert run_guard([("", [cut]), ("", [json]), ("", [wrong]), ("", [cut])]) == [None] * 4
+    for one, other in (
+        (cut, ("bash", "4", "cut", "y")),
+        (json, ("bash", "5", "json", "y")),
+        (wrong, ("bash", "6", "rejected", "x")),
+    ):
+        assert run_guard([("", [one]), ("", [other])])[-1] is not None
+    assert run_guard([("", [wrong]), ("", [("bash", "6", "rejected", "another reason")])]) == [None] * 2
+    fine = ("grep", "in", "ok", "a")
+    assert run_guard([("", [cut, fine]), ("", [cut, fine])]) == [None] * 2
 
 
 @given(st.integers(1, 128), st.text(min_size=1, max_size=200))
@@ -115,7 +163,9 @@ def test_what_the_guard_keeps_does_not_grow_with_the_calls(count: int, name: str
     guard = LoopGuard()
     calls = [CallShape(index, name, Parallel.SAFE, "d" * 64) for index in range(count)]
     guard.check("t" * 64, calls, ["r" * 64] * count)
-    assert len(guard.last_round) == 64
+    for other in range(20):
+        guard.check("", [CallShape(0, name, Parallel.SAFE, str(other))], ["r"])
+    assert len(guard.seen) == REMEMBERED and {len(signature) for signature in guard.seen} == {32}
 
 
 # --- effects ------------------------------------------------------------------------------------------------------
