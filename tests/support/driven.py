@@ -120,6 +120,7 @@ class PrintingSandbox:
     def __init__(self, chosen: random.Random, size: Callable[[], int]) -> None:
         self._chosen = chosen
         self._size = size
+        self.says: Callable[[], str] | None = None
         self.printed = 0
 
     async def check(self) -> SandboxHealth:
@@ -132,7 +133,8 @@ class PrintingSandbox:
         self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
     ) -> Outcome:
         assert isinstance(operation, Exec)
-        text = log_text(self._chosen, self._size()).encode()
+        said = self.says() if self.says is not None else log_text(self._chosen, self._size())
+        text = said.encode()
         self.printed += len(text)
         return Outcome(exit_code=0, stdout=text)
 
