@@ -14,6 +14,7 @@ from api.live import DEFAULT_MAX_READERS, LiveReaders
 from api.routes import (
     approvals,
     checkpoints,
+    environments,
     exports,
     history,
     imports,
@@ -79,7 +80,8 @@ def create_app(
     app.state.access = access
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
-    work = (sessions, turns, history, rewinds, checkpoints, search, exports, imports, approvals)
+    reading = (sessions, environments, turns, history, rewinds, checkpoints, search)
+    work = (*reading, exports, imports, approvals)
     for area in (*work, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)

@@ -32,6 +32,7 @@ _ALWAYS = (403, 500)
 _WITH_TOKEN = (401, 503)
 _TAGS = {
     "sessions": "A Session belongs to one folder and has turns.",
+    "environments": "What a Session's sandbox is made of, who agreed to it, and how preparing it ended.",
     "turns": "One accepted request and its one terminal state.",
     "history": "What was asked, said, done and spent.",
     "checkpoints": "Cached conversations of this host.",

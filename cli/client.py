@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import BinaryIO
 
 import httpx
@@ -93,17 +93,17 @@ class ApiClient:
         key: str,
         limit: int,
         *,
-        also: tuple[str, list[Json]] | None = None,
+        also: Mapping[str, list[Json]] | None = None,
         **query: str | int | bool | None,
     ) -> list[Json]:
-        """Up to `limit` items of a list, page by page. `also`: a second list of the pages, and where its items go."""
+        """Up to `limit` items of a list, page by page. `also`: where items of other lists of the pages go."""
         items: list[Json] = []
         cursor: str | int | None = None
         while len(items) < limit:
             page = await self.get(path, cursor=cursor, limit=min(PAGE, limit - len(items)), **query)
             items.extend(page[key])
-            if also is not None:
-                also[1].extend(page.get(also[0], []))
+            for name, others in (also or {}).items():
+                others.extend(page.get(name, []))
             cursor = page.get("next_cursor")
             if cursor is None:
                 break

@@ -113,6 +113,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         snapshots=core.snapshots,
         checkpoints=core.checkpoints,
         checkpoint_settings=checkpoint_settings(core.config),
+        setup_seconds=core.config.settings.sandbox.setup.seconds,
     )
 
 

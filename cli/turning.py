@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from cli.live import LiveView
 from cli.questions import NeedsPerson, Questions
 from cli.routes import API, Json
 from milepost.bootstrap.system import UuidIds
-from milepost.domain.errors import AgentUnknown, InvalidInput
+from milepost.domain.errors import AgentUnknown, EnvironmentNotReady, InvalidInput
 
 MAX_INSTANCES = 4
 """How many instances may go away under one turn before the command gives up."""
@@ -30,11 +30,15 @@ MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 EXIT_BY_STATE = {"completed": Exit.OK, "failed": Exit.FAILED, "interrupted": Exit.FAILED, "stopped": Exit.STOPPED}
 
 
+Settle = Callable[[ApiClient, str], Awaitable[None]]
+"""(client, Session) -> when its environment is settled. Raises EnvironmentNotReady."""
+
+
 @dataclass(slots=True)
 class Order:
     """What a person asks for: a new request, or the one of the turn `retry_of` again.
 
-    Without `session_id` a new request opens a Session on `workspace`.
+    Without `session_id` a new request opens a Session on `workspace`; `settle` gets its environment Ready first.
     """
 
     text: str
@@ -46,6 +50,7 @@ class Order:
     model: str | None = None
     script: str | None = None
     budget: Json | None = None
+    settle: Settle | None = None
     retry_of: str | None = None
     turn_id: str = field(default_factory=lambda: UuidIds().new("trn"))
 
@@ -125,8 +130,10 @@ async def one_turn(reached: Reached, order: Order, *, view: LiveView, position: 
     if fresh:
         order.session_id = await open_session(client, order)
     try:
+        if fresh and order.settle is not None:
+            await order.settle(client, str(order.session_id))
         turn = await begin(client, order)
-    except RemoteFailure:
+    except (RemoteFailure, EnvironmentNotReady):
         if fresh:
             # A Session nobody asked for by itself is of no use without its turn.
             with contextlib.suppress(RemoteFailure, ConnectionLost):

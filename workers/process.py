@@ -13,6 +13,7 @@ from temporalio.client import Client
 from activities.compaction import Compactor
 from activities.conversation import Conversations, OpenCheckpoints
 from activities.custom import CustomCalls
+from activities.environments import EnvironmentActivities
 from activities.hooks import HookedCalls
 from activities.internal import InternalCalls, output_tools
 from activities.models import ModelActivities
@@ -42,6 +43,7 @@ from milepost.services.checkpoints import Checkpoints, CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.effects import EffectJournal
+from milepost.services.environment_preparation import Preparation
 from milepost.services.forking import ForkCopier
 from milepost.services.memory_stores import MemoryStores
 from milepost.services.outputs import OutputReader
@@ -82,6 +84,8 @@ class ExecutionParts:
     checkpoints: CheckpointStore | None = None
     checkpoint_settings: CheckpointSettings = field(default_factory=CheckpointSettings)
     memory: MemoryStores | None = None
+    setup_seconds: float = 1800.0
+    """How long the setup command of an environment may take."""
 
 
 def embedded_queues() -> QueuePlan:
@@ -176,6 +180,17 @@ class WorkerProcess:
         self._guard = WorkspaceGuard(parts.ledger, parts.clock, parts.snapshots, parts.worker)
         self._forks = ForkCopier(parts.ledger, parts.clock, parts.snapshots)
         self._steps = turn_steps(parts, self._guard, self._choose_queues)
+        self._starter = starter
+        self._preparation = Preparation(parts.ledger, parts.clock)
+        self._environments = EnvironmentActivities(
+            parts.ledger,
+            parts.clock,
+            parts.contents,
+            parts.workbench,
+            parts.redactor,
+            lambda tx, session: self._choose_queues(tx, session)[1],
+            parts.setup_seconds,
+        )
         self._runtime = WorkerRuntime(
             client, parts.ledger.instance_id, queues, self._activities, settings or WorkerSettings()
         )
@@ -214,6 +229,7 @@ class WorkerProcess:
             _log.warning("containers.left", error=str(error) or type(error).__name__)
 
     async def _tidy(self) -> None:
+        await self._preparation.reconcile(self._starter)
         if self._queues.sandbox in self._queues.serve:
             await self._guard.repair_all()
             await self._forks.carry_on_all()
@@ -242,6 +258,7 @@ class WorkerProcess:
         served: list[Callable[..., Any]] = []
         if queue == self._queues.turns:
             served += [self._steps.turns.prepare_turn, self._steps.turns.finish_turn]
+            served += [self._environments.claim_environment, self._environments.fail_environment]
         if queue == self._queues.models:
             served.append(self._steps.models.call_model)
         if queue in (self._queues.models, self._queues.sandbox):
@@ -249,6 +266,7 @@ class WorkerProcess:
             served.append(self._steps.tools.run_tool)
         if queue == self._queues.sandbox:
             served.append(self._steps.tools.end_calls)
+            served.append(self._environments.prepare_environment)
         return served
 
     def _choose_queues(self, tx: LedgerTx, session: Session) -> tuple[str, str]:

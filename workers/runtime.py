@@ -18,6 +18,7 @@ from milepost.bootstrap.system import release
 from milepost.contracts.naming import queue_name
 from milepost.domain.errors import MilepostError
 from milepost.temporal.versioning import make_current
+from workflows.environment import EnvironmentWorkflow
 from workflows.session_turn import SessionTurnWorkflow
 
 PASSED_THROUGH = (
@@ -32,7 +33,7 @@ PASSED_THROUGH = (
     "attr",
     "attrs",
 )
-WORKFLOWS: tuple[type, ...] = (SessionTurnWorkflow,)
+WORKFLOWS: tuple[type, ...] = (SessionTurnWorkflow, EnvironmentWorkflow)
 
 STICKY_TIMEOUT = timedelta(seconds=3)
 """How long a lost worker's cached workflows hold up their next task."""

@@ -11,6 +11,7 @@ from api.dependencies import AppServices, EffectId, SessionId, TurnId
 from api.documentation import problems
 from api.responses import reply
 from api.schemas.budgets import SessionUsageShape
+from api.schemas.environments import EnvironmentShape
 from api.schemas.history import (
     ActiveState,
     EffectPage,
@@ -50,6 +51,7 @@ async def read_history(
         active_turn=None if active is None else _active(active),
         turns=turns,
         rewinds=[RewindShape.of(rewind) for rewind in page.rewinds],
+        environments=[EnvironmentShape.of(each) for each in page.environments],
         next_cursor=page.next_before,
     )
     return reply(shape)

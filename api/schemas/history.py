@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from api.schemas.base import Query, Shape
+from api.schemas.environments import EnvironmentShape
 from api.schemas.rewinds import RewindShape
 from api.schemas.sessions import ID_PATTERN, MAX_LIMIT
 from api.schemas.turns import NumberPage, TurnShape, turn_fields
@@ -170,6 +171,8 @@ class HistoryPageShape(Shape):
     turns: list[HistoryTurn]
     rewinds: list[RewindShape]
     """Boundaries on this page, newest first: each lies right after turn `last_number`."""
+    environments: list[EnvironmentShape]
+    """Generations on this page, newest first: each was begun right after turn `after_number`."""
     next_cursor: int | None
 
 

@@ -32,13 +32,17 @@ class SessionOpen(Body):
     mode: Literal["single", "multi", "coordinator"] = "single"
     image: Annotated[str | None, Field(pattern=IMAGE_PATTERN)] = None
     budget: BudgetBody | None = None
+    ports: Annotated[
+        list[Annotated[int, Field(ge=1, le=65535)]],
+        Field(max_length=20, default_factory=list, description="Ports of the sandbox to publish on loopback."),
+    ]
 
     def command(self) -> OpenSession:
         """Raises InvalidInput for a path that is not absolute (the caller's folder is not the server's)."""
         absolute_path(self.workspace)
         limits = None if self.budget is None else self.budget.limits()
         mode = SessionMode(self.mode)
-        return OpenSession(self.workspace, self.title, tuple(self.agents), mode, self.image, limits)
+        return OpenSession(self.workspace, self.title, tuple(self.agents), mode, self.image, limits, tuple(self.ports))
 
 
 def absolute_path(path: str) -> str:

@@ -9,12 +9,14 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.commands.run import Agent, Model, Provider, Script, Workspace, summarize
+from cli.commands.run import Agent, Model, Provider, Script, SetupChoice, Workspace, summarize
+from cli.environments import Setup, decide
 from cli.failures import ConnectionLost, Exit
 from cli.invocation import Invocation, command
 from cli.output import short
@@ -50,12 +52,14 @@ async def chat(
     provider: Provider = None,
     model: Model = None,
     script: Script = None,
+    setup: SetupChoice = Setup.ASK,
 ) -> Exit:
     """Talk to an agent: each line is a turn. Ctrl-C stops the turn at hand; at the prompt it leaves."""
     from cli.connection import Need, reach
     from cli.turning import Order, check_order, read_script
 
     first = Order("-", session, workspace, None, agent, provider, model, read_script(script))
+    first.settle = partial(decide, call, setup)
     conversation = _Conversation(call, first)
     for remaining in reversed(range(MAX_INSTANCES)):
         try:
@@ -104,7 +108,7 @@ class _Conversation:
     async def _next(self) -> Order | None:
         from milepost.bootstrap.system import UuidIds
 
-        while (text := await _ask(self._call, "> ")) is not None:
+        while (text := await ask(self._call, "> ")) is not None:
             word = text.strip()
             if word in LEAVE:
                 return None
@@ -133,7 +137,7 @@ class _Conversation:
             summarize(self._call, turn)
 
 
-async def _ask(call: Invocation, prompt: str) -> str | None:
+async def ask(call: Invocation, prompt: str) -> str | None:
     """A line from standard input, None at its end. Read in a thread that does not hold up the end of the process."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[str | None] = loop.create_future()

@@ -47,23 +47,35 @@ async def history(
 
     path = f"{API}/sessions/{session}/history"
     rewinds: list[Json] = []
+    environments: list[Json] = []
     async with reach(call, Need.READ) as reached:
         found = await reached.client.pages(
-            path, "turns", limit + 1, also=("rewinds", rewinds), superseded=superseded or None
+            path,
+            "turns",
+            limit + 1,
+            also={"rewinds": rewinds, "environments": environments},
+            superseded=superseded or None,
         )
         turns = [await whole(reached.client, turn) for turn in found[:limit]] if call.json else found[:limit]
     more = len(found) > limit
     if more:
-        rewinds = [rewind for rewind in rewinds if rewind["last_number"] >= found[limit]["number"]]
+        oldest = found[limit]["number"]
+        rewinds = [rewind for rewind in rewinds if rewind["last_number"] >= oldest]
+        environments = [each for each in environments if each["after_number"] >= oldest]
     if call.json:
-        call.out.document({"session_id": session, "turns": turns, "rewinds": rewinds, "truncated": more})
+        document = {"session_id": session, "turns": turns, "rewinds": rewinds, "environments": environments}
+        call.out.document(document | {"truncated": more})
         return
     for turn in turns:
+        while environments and environments[0]["after_number"] >= turn["number"]:
+            _print_environment(call, environments.pop(0))
         while rewinds and rewinds[0]["last_number"] >= turn["number"]:
             _print_rewind(call, rewinds.pop(0))
         print_entry(call, turn)
     for rewind in rewinds:
         _print_rewind(call, rewind)
+    for environment in environments:
+        _print_environment(call, environment)
     if more:
         call.out.note(f"There are earlier turns: --limit {limit * 2}")
 
@@ -76,6 +88,18 @@ def _print_rewind(call: Invocation, rewind: Json) -> None:
     count = counted(rewind["superseded"], "turn")
     verb = "counts" if rewind["superseded"] == 1 else "count"
     call.out.line(f"[yellow]── Rewound to {to}; {count} up to {rewind['last_number']} no longer {verb}{why} ──[/]")
+    call.out.line()
+
+
+def _print_environment(call: Invocation, found: Json) -> None:
+    """Nothing for an environment that nobody had to decide about and that works."""
+    from rich.markup import escape
+
+    if found["state"] == "ready" and found["generation"] == 1 and not found["plan"]["command"]:
+        return
+    command = f": {escape(short(found['plan']['command'], 100))}" if found["plan"]["command"] else ""
+    state = found["state"].replace("_", " ")
+    call.out.line(f"[dim]── Environment {found['generation']} {state}{command} ──[/]")
     call.out.line()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.budgets import TurnBudget, budget_body
+from cli.environments import Setup, decide
 from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.routes import Json
@@ -30,6 +32,11 @@ Wait = Annotated[
     bool, typer.Option("--wait", help="Without a terminal: go on waiting when the turn waits for a person.")
 ]
 
+SetupChoice = Annotated[
+    Setup,
+    typer.Option("--setup", help="What the folder proposes to set up: ask on a terminal (else skip), run it, or skip."),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
@@ -46,6 +53,7 @@ async def run(
     script: Script = None,
     budget: TurnBudget = None,
     wait: Wait = False,
+    setup: SetupChoice = Setup.ASK,
 ) -> Exit:
     """Do one turn on a folder and exit with its outcome; starts what is needed for the time of the turn."""
     from cli.live import LiveView
@@ -60,6 +68,7 @@ async def run(
         model=model,
         script=read_script(script),
         budget=budget_body(budget),
+        settle=partial(decide, call, setup),
     )
     view = LiveView(sys.stderr if call.json else sys.stdout)
     turn = await carry_out(call, order, view=view, patient=wait or sys.stdin.isatty())

@@ -35,6 +35,10 @@ async def new(
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent of the Session.")] = None,
     image: Annotated[str | None, typer.Option("--image", metavar="NAME", help="Sandbox image of the Session.")] = None,
+    port: Annotated[
+        list[int] | None,
+        typer.Option("--port", metavar="N", help="Port of the sandbox to publish on loopback; may be repeated."),
+    ] = None,
     budget: SessionBudget = None,
 ) -> None:
     """Open a Session on a folder."""
@@ -45,6 +49,7 @@ async def new(
         "title": title,
         "agents": [agent] if agent else None,
         "image": image,
+        "ports": port or None,
         "budget": budget_body(budget),
     }
     async with reach(call, Need.WRITE) as reached:

@@ -13,7 +13,7 @@ from milepost.bootstrap.checkpoints import open_checkpoints
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.embedders import InstanceEmbedders
 from milepost.bootstrap.extensions import Extensions, open_extensions
-from milepost.bootstrap.sandboxes import open_sandboxes, spec_of
+from milepost.bootstrap.sandboxes import environment_rules, open_sandboxes, spec_of
 from milepost.bootstrap.snapshots import open_snapshots
 from milepost.bootstrap.system import SystemClock, UuidIds, release
 from milepost.config.loading import Config
@@ -28,11 +28,14 @@ from milepost.ports.snapshots import Snapshots
 from milepost.providers.gateway import Gateway
 from milepost.providers.pricing import PriceBook
 from milepost.providers.tokenizers import Tokenizers
+from milepost.sandboxes.detection import FolderDetector
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.contents import Contents
+from milepost.services.environment_gate import EnvironmentGate
+from milepost.services.environments import EnvironmentService
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
@@ -66,6 +69,7 @@ class Core:
     prices: Prices
     counters: TokenCounters
     sandboxes: SandboxProvider | None
+    environments: EnvironmentService
     workbench: Workbench
     snapshots: Snapshots | None
     extensions: Extensions
@@ -75,7 +79,15 @@ class Core:
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
         agents = dict(self.config.agents)
-        sessions = SessionService(self.ledger, self.clock, self.ids, agents, self.config.default_agent, self.root.path)
+        sessions = SessionService(
+            self.ledger,
+            self.clock,
+            self.ids,
+            agents,
+            self.config.default_agent,
+            self.root.path,
+            environment_rules(self.config).check_image,
+        )
         turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate)
         parts = checks.Parts(
             self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal, self.extensions
@@ -98,6 +110,7 @@ class Core:
                 self.snapshots,
                 lambda path: workspace_folder(path, self.root.path),
             ),
+            environments=self.environments,
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
             checkpoints=CheckpointService(self.ledger, self.clock, self.checkpoints, agents),
             search=SearchService(self.ledger),
@@ -169,10 +182,12 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         extensions = await stack.enter_async_context(open_extensions(config))
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
+        clock = SystemClock()
+        environments = EnvironmentService(ledger, clock, FolderDetector(), environment_rules(config))
         yield Core(
             config=config,
             root=root,
-            clock=SystemClock(),
+            clock=clock,
             ids=UuidIds(),
             ledger=ledger,
             notifier=notifier,
@@ -182,7 +197,12 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             counters=counters,
             sandboxes=sandboxes,
             snapshots=open_snapshots(config, root),
-            workbench=Workbench(sandboxes, lambda session: spec_of(config, root, instance_id, session)),
+            environments=environments,
+            workbench=Workbench(
+                sandboxes,
+                lambda session: spec_of(config, root, instance_id, session),
+                EnvironmentGate(ledger, environments),
+            ),
             extensions=extensions,
             checkpoints=open_checkpoints(root),
             embedders=embedders,

@@ -13,7 +13,9 @@ from milepost.config.environment import podman_environment
 from milepost.config.loading import Config
 from milepost.domain.errors import SandboxUnavailable
 from milepost.domain.sessions import Session
+from milepost.engine.images import check_image
 from milepost.ports.sandbox import SandboxLimits, SandboxProvider, SandboxSpec
+from milepost.services.environments import EnvironmentRules
 
 if TYPE_CHECKING:
     from milepost.sandboxes.image import ImageInfo
@@ -41,6 +43,7 @@ async def podman(config: Config, root: DataRoot, instance_id: str) -> AsyncItera
         instance_id,
         socket=config.podman_socket,
         image=section.image or DEFAULT_IMAGE,
+        images=section.images,
         environment=podman_environment(),
     )
     try:
@@ -54,6 +57,17 @@ async def build_image(config: Config, root: DataRoot, say: Callable[[str], None]
     root.prepare()
     async with podman(config, root, "image-build") as provider:
         return await provider.build_image(say, force=force)
+
+
+def environment_rules(config: Config) -> EnvironmentRules:
+    """What the configuration says about environments."""
+    section = config.settings.sandbox
+    trusted = {*section.images.values(), *([section.image] if section.image else [])}
+    return EnvironmentRules(
+        check_image=lambda image: check_image(image, trusted, any_image=section.allow_untrusted_images),
+        devcontainer_runs=section.setup.devcontainer == "run",
+        networked=section.network != "none",
+    )
 
 
 def spec_of(config: Config, root: DataRoot, instance_id: str, session: Session) -> SandboxSpec:

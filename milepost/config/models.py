@@ -22,6 +22,7 @@ from milepost.config.tools import CustomToolName, ToolSection
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
 from milepost.domain.compaction import DEFAULT_THRESHOLD
+from milepost.engine.images import CURATED
 from milepost.security.schemas import check_parameters
 
 DEFAULT_AGENT = "default"
@@ -173,6 +174,13 @@ class LimitsSection(Section):
     pids: Annotated[Count, Field(ge=8, le=1_000_000)] = 512
 
 
+class SetupSection(Section):
+    devcontainer: Literal["ask", "run"] = "ask"
+    """run: the exact postCreateCommand of a devcontainer.json runs in Sessions that nobody has reviewed."""
+    seconds: Annotated[Number, Field(ge=1, le=10_800)] = 1800.0
+    """How long a setup command may take."""
+
+
 class SandboxSection(Section):
     backend: Literal["podman", "none"] = "podman"
     """none: Sessions have no tools that need a sandbox."""
@@ -180,6 +188,11 @@ class SandboxSection(Section):
     """Podman's API socket; by default it is found, or a service is started."""
     image: str | None = None
     """Default image; by default the local one that `milepost sandbox build-image` makes."""
+    images: dict[Literal[CURATED], str] = Field(default_factory=dict)  # type: ignore[valid-type]
+    """Local images that stand for the curated ones, by their names."""
+    allow_untrusted_images: bool = False
+    """Whether Sessions may name images that are neither curated nor named here."""
+    setup: SetupSection = SetupSection()
     network: Literal["none", "bridge"] = "none"
     limits: LimitsSection = LimitsSection()
     environment: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SESSION_TURN_WORKFLOW = "SessionTurnWorkflow"
+ENVIRONMENT_WORKFLOW = "EnvironmentWorkflow"
 APPROVAL_ANSWERED = "approval_answered"
 """Signal to a turn's workflow: an approval (its id) was answered. What the answer is stands in the ledger."""
 
@@ -28,3 +29,8 @@ def queue_name(instance_id: str, queue: str) -> str:
 
 def turn_workflow_id(instance_id: str, turn_id: str) -> str:
     return f"{instance_id}/turn/{turn_id}"
+
+
+def environment_workflow_id(instance_id: str, environment_id: str) -> str:
+    """`environment_id` is SESSION/GENERATION."""
+    return f"{instance_id}/env/{environment_id}"

@@ -483,6 +483,38 @@ class SandboxLost(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class EnvironmentNotReady(MilepostError):
+    """What needs the Session's sandbox is refused until its environment is Ready; the text names state and way."""
+
+    code = "environment_not_ready"
+    kind = ErrorKind.NEEDS_PERSON
+
+
+class EnvironmentNotFound(MilepostError):
+    code = "environment_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class EnvironmentConflict(MilepostError):
+    """The environment's state does not allow what was asked; nothing was changed."""
+
+    code = "environment_conflict"
+    kind = ErrorKind.CONFLICT
+
+
+class ImageNotAllowed(MilepostError):
+    """An image outside the curated set, which only `sandbox.allow_untrusted_images` admits."""
+
+    code = "image_not_allowed"
+    kind = ErrorKind.INVALID
+
+
+class SetupFailed(MilepostError):
+    """The approved setup command ended badly, or nobody knows how it ended."""
+
+    code = "setup_failed"
+
+
 class SnapshotFailed(MilepostError):
     """The state of a Workspace could not be taken, read or restored."""
 

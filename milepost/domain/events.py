@@ -16,6 +16,7 @@ from milepost.domain.budgets import Budget, Limits, Overflow
 from milepost.domain.compaction import Boundary, ContextPolicy
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
+from milepost.domain.environments import Consent, EnvironmentPlan, EnvironmentResult
 from milepost.domain.hooks import HookRule, HookVerdict, HookWhen
 from milepost.domain.memory import MemorySettings
 from milepost.domain.memory_events import MEMORY_EVENTS, MemoryEvent, MemoryWritten
@@ -493,6 +494,63 @@ class WorkspaceRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentProposed:
+    """A generation began, and a person is asked about its plan. `actor` is who wanted it."""
+
+    TYPE: ClassVar[str] = "environment.proposed"
+    VERSION: ClassVar[int] = 1
+    generation: int
+    plan: EnvironmentPlan
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentReviewed:
+    """The exact plan that was decided about, and how."""
+
+    TYPE: ClassVar[str] = "environment.reviewed"
+    VERSION: ClassVar[int] = 1
+    generation: int
+    plan: EnvironmentPlan
+    consent: Consent
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentPreparing:
+    """`command` is the approved one that will be run, None if there is none. `actor` is who wanted it."""
+
+    TYPE: ClassVar[str] = "environment.preparing"
+    VERSION: ClassVar[int] = 1
+    generation: int
+    image: str | None
+    command: str | None
+    actor: str
+    workflow_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentReady:
+    """What needs the sandbox works from here on."""
+
+    TYPE: ClassVar[str] = "environment.ready"
+    VERSION: ClassVar[int] = 1
+    generation: int
+    image: str | None
+    command: str | None
+    result: EnvironmentResult
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFailed:
+    TYPE: ClassVar[str] = "environment.failed"
+    VERSION: ClassVar[int] = 1
+    generation: int
+    image: str | None
+    command: str | None
+    result: EnvironmentResult
+
+
+@dataclass(frozen=True, slots=True)
 class ImportCompleted:
     """The last event of an import: what the Session was made of. The events before it are as old as they say.
 
@@ -584,6 +642,11 @@ Event = (
     | SessionForked
     | WorkspaceSnapshotted
     | WorkspaceRestored
+    | EnvironmentProposed
+    | EnvironmentReviewed
+    | EnvironmentPreparing
+    | EnvironmentReady
+    | EnvironmentFailed
     | ImportCompleted
     | RunStarted
     | RunEnded
@@ -621,6 +684,11 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     SessionForked,
     WorkspaceSnapshotted,
     WorkspaceRestored,
+    EnvironmentProposed,
+    EnvironmentReviewed,
+    EnvironmentPreparing,
+    EnvironmentReady,
+    EnvironmentFailed,
     ImportCompleted,
     *MEMORY_EVENTS,
 )

@@ -16,6 +16,7 @@ class LeasePurpose(StrEnum):
     REWIND = "rewind"
     FORK = "fork"
     REPAIR = "repair"
+    SETUP = "setup"
 
 
 @dataclass(frozen=True, slots=True)

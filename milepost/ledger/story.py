@@ -12,6 +12,9 @@ from milepost.domain.events import (
     ApprovalResolved,
     ContextCompacted,
     EffectReconciled,
+    EnvironmentFailed,
+    EnvironmentReady,
+    EnvironmentReviewed,
     Event,
     ModelCalled,
     ModelFailed,
@@ -132,6 +135,8 @@ class Story:
         """What an event adds. `TurnBegun` is told by `begin`."""
         if isinstance(event, SessionRewound | SessionClosed | SessionReopened | EffectReconciled):
             return _beside(event)
+        if isinstance(event, EnvironmentReviewed | EnvironmentReady | EnvironmentFailed):
+            return _environment(event)
         if isinstance(event, _ENDS):
             return self.end()
         if self._turn is None or self._hidden or isinstance(event, TurnBegun):
@@ -184,6 +189,23 @@ def _compacted(event: ContextCompacted) -> list[Block]:
     if not event.effect_id or event.summary is None:
         return [told]
     return [told, Reasons(event.agent, event.summary.text, "Summary")]
+
+
+def _environment(event: EnvironmentReviewed | EnvironmentReady | EnvironmentFailed) -> list[Block]:
+    """What was decided about an environment and how it ended; nothing of one that works without a setup command."""
+    number = event.generation
+    match event:
+        case EnvironmentReviewed():
+            verb = "agreed to" if event.consent.approved else "refused"
+            what = f"`{event.plan.command}`" if event.plan.command else "the environment"
+            text = f"Environment {number}: {event.consent.actor} {verb} {what}."
+        case EnvironmentReady():
+            if event.command is None:
+                return []
+            text = f"Environment {number} is ready: `{event.command}` ended with exit code {event.result.exit_code}."
+        case EnvironmentFailed():
+            text = f"Environment {number} could not be prepared: {event.result.error}"
+    return [Remarks(None, text)]
 
 
 def _beside(event: SessionRewound | SessionClosed | SessionReopened | EffectReconciled) -> list[Block]:

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from milepost.domain.approvals import Approval, ApprovalState, PolicyRule
 from milepost.domain.budgets import Limits, Reservation, ReservationState, Spending
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
+from milepost.domain.environments import Environment
 from milepost.domain.events import Event, StreamKind
 from milepost.domain.forks import Fork
 from milepost.domain.memory import Scope
@@ -187,6 +188,30 @@ class Forks(Protocol):
 
     def copying(self, before: int, limit: int = 100) -> list[Fork]:
         """Those that were begun before a time and are not finished, oldest first."""
+
+
+class Environments(Protocol):
+    """Generations of Sessions' environments."""
+
+    def add(self, environment: Environment) -> bool:
+        """Insert a generation; False if the Session has it already."""
+
+    def current(self, session_id: str) -> Environment | None:
+        """The highest generation."""
+
+    def get(self, session_id: str, generation: int) -> Environment | None: ...
+
+    def save(self, environment: Environment) -> None:
+        """Write state, plan and what is known of the outcome; the caller holds the Session's lock."""
+
+    def of_session(self, session_id: str, *, before: int | None = None, limit: int = 200) -> list[Environment]:
+        """Newest generation first; `before` is the last generation of the page before."""
+
+    def ending_between(self, session_id: str, first: int, last: int, *, limit: int = 200) -> list[Environment]:
+        """Newest first: those that were begun after a turn with `first` <= number <= `last`."""
+
+    def preparing(self, limit: int = 200) -> list[Environment]:
+        """What is being prepared in this instance, oldest first."""
 
 
 class Workspaces(Protocol):
@@ -388,6 +413,7 @@ class OutboxKind(StrEnum):
     ANSWER_APPROVAL = "answer_approval"
     START_TURN = "start_turn"
     CANCEL_TURN = "cancel_turn"
+    PREPARE_ENVIRONMENT = "prepare_environment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +421,7 @@ class OutboxItem:
     (
         """A command for a peer, written with the fact that caused it.
 
-    `subject` is the id of the turn, or of the approval that was answered.
+    `subject` is the id of the turn, of the approval that was answered, or of the environment (SESSION/GENERATION).
     """
         ""
     )
@@ -539,6 +565,8 @@ class LedgerTx(Protocol):
     def rewinds(self) -> Rewinds: ...
     @property
     def forks(self) -> Forks: ...
+    @property
+    def environments(self) -> Environments: ...
     @property
     def workspaces(self) -> Workspaces: ...
     @property

@@ -6,8 +6,9 @@ a second `perform` with the same id attaches to the running operation or reads i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal, Protocol
 
 
@@ -18,9 +19,23 @@ class SandboxLimits:
     pids: int = 512
 
 
+class Volume(StrEnum):
+    """A directory of the sandbox that outlives its container: what a setup command installed lies there."""
+
+    HOME = "home"
+    """The home directory of commands."""
+    NODE_MODULES = "node_modules"
+    """Over node_modules at the root of the Workspace, hiding what the host has there."""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a Session's sandbox is made of. `image` None is the instance's default image; `network`: none | bridge."""
+    """What a Session's sandbox is made of. `image` None is the instance's default image; `network`: none | bridge.
+
+    `generation` is the environment's: a sandbox and volumes of another one are of no use. `volumes` may be made only
+    if the sandbox is `fresh`; else what was prepared in them must be there. `ports` of the sandbox are published on the
+    host's loopback.
+    """
 
     session_id: str
     instance_id: str
@@ -29,6 +44,10 @@ class SandboxSpec:
     network: str = "none"
     limits: SandboxLimits = SandboxLimits()
     environment: dict[str, str] = field(default_factory=dict)
+    generation: int = 1
+    volumes: frozenset[Volume] = frozenset()
+    ports: tuple[int, ...] = ()
+    fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +145,18 @@ class SandboxHealth:
     unenforced: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A container or volume of this instance, as its labels tell. `kind`: container | volume."""
+
+    kind: str
+    name: str
+    session_id: str
+    generation: int
+    lease: str
+    running: bool = False
+
+
 OnOutput = Callable[[str, bytes], None]
 """Called with (`stdout` | `stderr`, bytes) while a command runs."""
 
@@ -136,6 +167,10 @@ class Sandbox(Protocol):
     @property
     def boot(self) -> str:
         """Identity of the supervisor that runs now: one that is started later knows nothing of what this one ran."""
+
+    @property
+    def ports(self) -> Mapping[int, str]:
+        """Where published ports are reached: port of the sandbox -> `address:port` of the host."""
 
     async def perform(
         self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
@@ -184,7 +219,16 @@ class SandboxProvider(Protocol):
         """The Sessions of this instance that have a container on this host. Raises SandboxUnavailable."""
 
     async def remove(self, session_id: str) -> None:
-        """Remove the Session's container and volumes; idempotent."""
+        """Remove the Session's container, keep what was prepared: the next `open` goes on with it; idempotent."""
+
+    async def destroy(self, session_id: str) -> None:
+        """Remove the Session's container and volumes, of all generations; idempotent."""
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """All that this back end keeps for this instance. Raises SandboxUnavailable."""
+
+    async def discard(self, holding: Holding) -> None:
+        """Remove one of `holdings`; idempotent. Raises SandboxUnavailable."""
 
     async def close(self) -> None:
         """Release connections; containers of live Sessions stay."""

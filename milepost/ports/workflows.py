@@ -30,9 +30,21 @@ class TurnStart:
     agent: str
 
 
+@dataclass(frozen=True, slots=True)
+class EnvironmentStart:
+    """What the dispatcher hands to Temporal for one generation of a Session's environment."""
+
+    session_id: str
+    generation: int
+    title: str
+
+
 class WorkflowStarter(Protocol):
     async def start_turn(self, start: TurnStart) -> None:
         """Start the turn's workflow; a workflow id that exists already is success. Raises TemporalUnavailable."""
+
+    async def start_environment(self, start: EnvironmentStart) -> None:
+        """Start the generation's workflow; an id that exists already is success. Raises TemporalUnavailable."""
 
     async def answer(self, workflow_id: str, approval_id: str) -> None:
         """Tell a workflow that an approval was answered; a closed or unknown workflow is success.

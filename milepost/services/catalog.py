@@ -9,6 +9,7 @@ from milepost.services.approvals import ApprovalService
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.contents import Contents
+from milepost.services.environments import EnvironmentService
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
@@ -32,6 +33,7 @@ class Services:
     history: HistoryService
     rewinds: RewindService
     forks: ForkService
+    environments: EnvironmentService
     changes: ChangesService
     checkpoints: CheckpointService
     search: SearchService

@@ -9,7 +9,7 @@ from milepost.domain.turns import Turn
 from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, OutboxItem, OutboxKind
 from milepost.ports.system import Clock
-from milepost.ports.workflows import TurnStart, WorkflowStarter
+from milepost.ports.workflows import EnvironmentStart, TurnStart, WorkflowStarter
 
 LEASE_US = 15_000_000
 """Longer than one delivery may take (the starter gives up after 10 s); a killed dispatcher's items wait for its end."""
@@ -35,16 +35,22 @@ class Dispatcher:
         leased = await self._ledger.write(self._lease)
         return sum(await asyncio.gather(*(self._deliver(*each) for each in leased)))
 
-    def _lease(self, tx: LedgerTx) -> list[tuple[OutboxItem, Turn, str]]:
-        leased = []
+    def _lease(self, tx: LedgerTx) -> list[tuple[OutboxItem, Turn | None, str]]:
+        leased: list[tuple[OutboxItem, Turn | None, str]] = []
         for item in tx.outbox.lease(self._owner, self._clock.now(), LEASE_US, BATCH):
+            if item.kind is OutboxKind.PREPARE_ENVIRONMENT:
+                session_id, _ = _environment_of(item)
+                leased.append((item, None, tx.sessions.get(session_id).title))
+                continue
             turn = tx.turns.get(_turn_of(tx, item))
             leased.append((item, turn, tx.sessions.get(turn.session_id).title))
         return leased
 
-    async def _deliver(self, item: OutboxItem, turn: Turn, title: str) -> int:
+    async def _deliver(self, item: OutboxItem, turn: Turn | None, title: str) -> int:
         try:
-            if item.kind is OutboxKind.CANCEL_TURN:
+            if turn is None:
+                await self._starter.start_environment(EnvironmentStart(*_environment_of(item), title))
+            elif item.kind is OutboxKind.CANCEL_TURN:
                 await self._starter.cancel(turn.workflow_id)
             elif turn.state.terminal:
                 pass
@@ -56,17 +62,22 @@ class Dispatcher:
             due = self._clock.now() + min(RETRY_FIRST_US * 2 ** min(item.attempts, 10), RETRY_MAX_US)
             message = str(error)
             await self._ledger.write(lambda tx: tx.outbox.retry(item.item_id, due, message))
-            _log.warning("outbox.retry", kind=item.kind, turn_id=item.subject, error=error.code)
+            _log.warning("outbox.retry", kind=item.kind, subject=item.subject, error=error.code)
             return 0
         await self._ledger.write(lambda tx: self._done(tx, item, turn))
         return 1
 
-    def _done(self, tx: LedgerTx, item: OutboxItem, turn: Turn) -> None:
+    def _done(self, tx: LedgerTx, item: OutboxItem, turn: Turn | None) -> None:
         now = self._clock.now()
         tx.outbox.delivered(item.item_id, now)
-        if item.kind is OutboxKind.START_TURN:
+        if turn is not None and item.kind is OutboxKind.START_TURN:
             tx.turns.mark_dispatched(turn.turn_id, now)
             tx.notify(turn.session_id)
+
+
+def _environment_of(item: OutboxItem) -> tuple[str, int]:
+    session_id, _, generation = item.subject.rpartition("/")
+    return session_id, int(generation)
 
 
 def _turn_of(tx: LedgerTx, item: OutboxItem) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from milepost.domain.budgets import Limits, Spending
 from milepost.domain.effects import Effect, EffectState
+from milepost.domain.environments import Environment
 from milepost.domain.errors import EffectNotFound
 from milepost.domain.events import (
     AgentOutput,
@@ -61,13 +62,15 @@ class HistoryPage:
     """`next_before` is the cursor of the next page, None at the end.
 
     `rewinds` are those that were made after a turn of this page, newest first: each lies between its `last_number`,
-    which it superseded, and the turn after that.
+    which it superseded, and the turn after that. `environments` are the generations that were begun after one, by
+    their `after_number`.
     """
 
     session_id: str
     status: SessionStatus
     entries: tuple[HistoryEntry, ...]
     rewinds: tuple[Rewind, ...]
+    environments: tuple[Environment, ...]
     next_before: int | None
 
 
@@ -153,7 +156,9 @@ def _page(tx: LedgerTx, session_id: str, *, before: int | None, limit: int, supe
     entries, next_before = _page_entries(tx, session_id, before=before, limit=limit, superseded=superseded)
     last = MAX_NUMBER if before is None else before - 1
     rewinds = tx.rewinds.ending_between(session_id, next_before or 0, last)
-    return HistoryPage(session_id, status, tuple(entries), tuple(rewinds), next_before)
+    # Those from before the first turn belong to the page that ends the list.
+    environments = tx.environments.ending_between(session_id, next_before or 0, last)
+    return HistoryPage(session_id, status, tuple(entries), tuple(rewinds), tuple(environments), next_before)
 
 
 def _page_entries(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from milepost.domain.agents import AgentConfig
 from milepost.domain.budgets import Limits
+from milepost.domain.environments import Environment, EnvironmentPlan, EnvironmentState, checked_ports
 from milepost.domain.errors import AgentUnknown, InvalidInput, SessionClosed, TurnRunning
 from milepost.domain.events import SessionClosed as SessionClosedEvent
 from milepost.domain.events import SessionOpened, SessionReopened, StreamKind
@@ -24,7 +25,8 @@ MAX_PAGE = 200
 class OpenSession:
     """What a person chooses when opening a Session. No agents means the instance's default agent.
 
-    `budget` limits what the Session may use, beside what its agents' configuration allows.
+    `budget` limits what the Session may use, beside what its agents' configuration allows. `ports` of the sandbox are
+    published on the host's loopback.
     """
 
     workspace: str
@@ -33,6 +35,7 @@ class OpenSession:
     mode: SessionMode = SessionMode.SINGLE
     image: str | None = None
     budget: Limits | None = None
+    ports: tuple[int, ...] = ()
 
 
 class SessionService:
@@ -46,13 +49,16 @@ class SessionService:
         agents: Mapping[str, AgentConfig],
         default_agent: str,
         data_root: Path | None = None,
+        check_image: Callable[[str], None] | None = None,
     ) -> None:
+        """`check_image` raises ImageNotAllowed; without it any image may be named."""
         self._ledger = ledger
         self._clock = clock
         self._ids = ids
         self._agents = agents
         self._default_agent = default_agent
         self._data_root = data_root
+        self._check_image = check_image
 
     async def open(self, request: OpenSession) -> Session:
         """Open a Session on a folder.
@@ -60,6 +66,7 @@ class SessionService:
         Raises:
             InvalidInput: the folder does not exist, holds the data root or lies in it; the mode is not served.
             AgentUnknown: an agent that the configuration does not have.
+            ImageNotAllowed: an image that the configuration does not let in.
         """
         path = workspace_folder(request.workspace, self._data_root)
         agents = request.agents or (self._default_agent,)
@@ -70,6 +77,9 @@ class SessionService:
             )
         if len(agents) != 1:
             raise InvalidInput("A 'single' Session has exactly one agent.", field="agents", fix="Name one agent.")
+        if request.image is not None and self._check_image is not None:
+            self._check_image(request.image)
+        ports = checked_ports(request.ports)
         title = session_title(request.title or Path(path).name or path)
         now = self._clock.now()
         new_workspace = Workspace(self._ids.new("wsp"), path, now)
@@ -92,6 +102,9 @@ class SessionService:
                 tx.budgets.set_limits(session_id, request.budget)
             opened = SessionOpened(path, title, request.mode, agents, request.budget)
             tx.events.append(session_id, StreamKind.SESSION, [NewEvent("session.opened", opened)], now)
+            if ports:
+                plan = EnvironmentPlan(image=request.image, ports=ports, chosen_ports=ports)
+                tx.environments.add(Environment(session_id, 1, EnvironmentState.UNPREPARED, plan, now, now))
             tx.notify(session_id)
             return session
 

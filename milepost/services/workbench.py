@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from milepost.domain.environments import Environment, EnvironmentState
 from milepost.domain.errors import SandboxUnavailable, SessionNotFound
 from milepost.domain.sessions import Session, SessionStatus
+from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx
-from milepost.ports.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from milepost.ports.sandbox import Sandbox, SandboxProvider, SandboxSpec, Volume
+from milepost.services.environment_gate import EnvironmentGate
+
+_log = get_logger(__name__)
 
 CHECK_TTL_SECONDS = 20.0
 
 SpecOf = Callable[[Session], SandboxSpec]
+"""What any environment of the Session is made of."""
 
 
 class Workbench:
-    """One provider, asked at most every 20 s whether it works."""
+    """One provider, asked at most every 20 s whether it works. Without a `gate` every environment counts as Ready."""
 
-    def __init__(self, provider: SandboxProvider | None, spec_of: SpecOf) -> None:
+    def __init__(self, provider: SandboxProvider | None, spec_of: SpecOf, gate: EnvironmentGate | None = None) -> None:
         self._provider = provider
         self._spec_of = spec_of
+        self._gate = gate
         self._checked_at = float("-inf")
         self._reason: str | None = None
         self._used = False
@@ -36,11 +44,35 @@ class Workbench:
         return self._reason
 
     async def open(self, session: Session) -> Sandbox:
-        """The Session's sandbox. Raises SandboxUnavailable."""
+        """The Session's sandbox. Raises SandboxUnavailable, EnvironmentNotReady."""
+        if self._gate is None:
+            return await self._required().open(self._spec_of(session))
+        self._required()
+        environment = await self._gate.require(session)
+        sandbox = await self.open_for(session, environment)
+        await self._gate.opened(environment)
+        return sandbox
+
+    async def open_for(self, session: Session, environment: Environment) -> Sandbox:
+        """The sandbox of this very generation, whatever its state. Raises SandboxUnavailable."""
+        return await self._required().open(fitted(self._spec_of(session), environment))
+
+    async def destroy(self, session_id: str) -> None:
+        """Remove the Session's container and all that was prepared in it. Raises SandboxUnavailable."""
+        await self._required().destroy(session_id)
+
+    async def discard(self, session_id: str) -> None:
+        """Like `destroy`, as far as the back end answers: what it keeps now is found by its labels later."""
+        try:
+            await self.destroy(session_id)
+        except SandboxUnavailable as error:
+            _log.warning("sandbox.left", session_id=session_id, error=error.code, detail=error.message)
+
+    def _required(self) -> SandboxProvider:
         if self._provider is None:
             raise SandboxUnavailable("The configuration has no sandbox back end.", fix="Set sandbox.backend.")
         self._used = True
-        return await self._provider.open(self._spec_of(session))
+        return self._provider
 
     async def has(self, session_id: str) -> bool:
         """Whether the Session has a container on this host. Raises SandboxUnavailable."""
@@ -62,11 +94,32 @@ class Workbench:
         return len(unused)
 
 
+def fitted(spec: SandboxSpec, environment: Environment) -> SandboxSpec:
+    """The Session's specification with what its environment says."""
+    plan, volumes = environment.plan, set[Volume]()
+    if plan.node:
+        volumes.add(Volume.NODE_MODULES)
+    if environment.command is not None:
+        volumes.add(Volume.HOME)
+    return replace(
+        spec,
+        image=plan.image or spec.image,
+        environment=spec.environment | plan.variables,
+        generation=environment.generation,
+        volumes=frozenset(volumes),
+        ports=environment.ports,
+        # What a setup command installed cannot be made anew by opening.
+        fresh=environment.command is None or environment.state is not EnvironmentState.READY,
+    )
+
+
 def _unused(tx: LedgerTx, session_id: str, *, leaving: bool) -> bool:
     try:
         session = tx.sessions.get(session_id)
     except SessionNotFound:
         return True
-    if tx.turns.running(session_id) is not None:
+    environment = tx.environments.current(session_id)
+    preparing = environment is not None and environment.state is EnvironmentState.PREPARING
+    if preparing or tx.turns.running(session_id) is not None:
         return False
     return leaving or session.status is SessionStatus.CLOSED

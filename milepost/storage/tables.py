@@ -30,6 +30,7 @@ from sqlalchemy import (
 from milepost.domain.approvals import ApprovalState, Verdict
 from milepost.domain.budgets import ReservationState
 from milepost.domain.effects import EffectClass, EffectState
+from milepost.domain.environments import EnvironmentState
 from milepost.domain.events import StreamKind
 from milepost.domain.forks import ForkState
 from milepost.domain.search import SearchKind
@@ -219,6 +220,28 @@ forks = Table(
     PrimaryKeyConstraint("session_id"),
     Index("ix_forks_copying", "created_at", sqlite_where=_COPYING, postgresql_where=_COPYING),
     CheckConstraint(one_of("state", ForkState), name="state"),
+)
+
+_PREPARING = text("state = 'preparing'")
+environments = Table(
+    "environments",
+    metadata,
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("generation", Integer, autoincrement=False, nullable=False),
+    Column("state", Identifier, nullable=False),
+    # Canonical JSON of `domain.environments`: what is asked for, what was decided, how it ended.
+    Column("plan", LargeBinary, nullable=False),
+    Column("consent", LargeBinary),
+    Column("result", LargeBinary),
+    Column("created_at", BigInteger, nullable=False),
+    Column("changed_at", BigInteger, nullable=False),
+    Column("after_number", Integer, nullable=False),
+    Column("claimed_run", Identifier),
+    Column("boot", Identifier),
+    PrimaryKeyConstraint("session_id", "generation"),
+    Index("ix_environments_preparing", "created_at", sqlite_where=_PREPARING, postgresql_where=_PREPARING),
+    CheckConstraint(one_of("state", EnvironmentState), name="state"),
+    CheckConstraint("generation > 0", name="generation"),
 )
 
 workspace_states = Table(

@@ -10,6 +10,7 @@ from milepost.storage.approvals import SqlApprovals
 from milepost.storage.budgets import SqlBudgets
 from milepost.storage.deltas import SqlDeltas
 from milepost.storage.effects import SqlEffects
+from milepost.storage.environments import SqlEnvironments
 from milepost.storage.events import SqlEventLog
 from milepost.storage.forks import SqlForks
 from milepost.storage.leases import SqlLeases
@@ -39,6 +40,7 @@ class Transaction:
         self.turns = SqlTurns(conn, self.notify)
         self.rewinds = SqlRewinds(conn)
         self.forks = SqlForks(conn)
+        self.environments = SqlEnvironments(conn)
         self.workspaces = SqlWorkspaces(conn)
         self.effects = SqlEffects(conn)
         self.approvals = SqlApprovals(conn)

@@ -10,9 +10,17 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from milepost.contracts.activities import TurnInput
-from milepost.contracts.naming import APPROVAL_ANSWERED, SESSION_TURN_WORKFLOW, TURNS_QUEUE, queue_name
+from milepost.contracts.environments import EnvironmentInput
+from milepost.contracts.naming import (
+    APPROVAL_ANSWERED,
+    ENVIRONMENT_WORKFLOW,
+    SESSION_TURN_WORKFLOW,
+    TURNS_QUEUE,
+    environment_workflow_id,
+    queue_name,
+)
 from milepost.domain.errors import TemporalUnavailable
-from milepost.ports.workflows import TurnStart, WorkflowState
+from milepost.ports.workflows import EnvironmentStart, TurnStart, WorkflowState
 from milepost.temporal.client import unavailable
 
 RPC_TIMEOUT = timedelta(seconds=10)
@@ -31,7 +39,7 @@ _STATES = {
 
 
 class TemporalStarter:
-    """Starts, cancels and describes turn workflows of one instance.
+    """Starts, cancels and describes workflows of one instance.
 
     With `eager` a start comes back with its first task if a worker of this process can take it. Where workers are
     versioned it must not: a worker of an older release would take what belongs to the current one.
@@ -45,17 +53,36 @@ class TemporalStarter:
 
     async def start_turn(self, start: TurnStart) -> None:
         """See `ports.workflows.WorkflowStarter`."""
+        await self._start(
+            SESSION_TURN_WORKFLOW,
+            TurnInput(start.turn_id, start.session_id, self._instance_id),
+            start.workflow_id,
+            f"Turn of {start.title}",
+            {"session": start.session_id, "title": start.title, "agent": start.agent},
+        )
+
+    async def start_environment(self, start: EnvironmentStart) -> None:
+        """See `ports.workflows.WorkflowStarter`."""
+        await self._start(
+            ENVIRONMENT_WORKFLOW,
+            EnvironmentInput(start.session_id, start.generation, self._instance_id),
+            environment_workflow_id(self._instance_id, f"{start.session_id}/{start.generation}"),
+            f"Environment {start.generation} of {start.title}",
+            {"session": start.session_id, "title": start.title},
+        )
+
+    async def _start(self, name: str, argument: object, workflow_id: str, summary: str, memo: dict[str, str]) -> None:
         try:
             await self._client.start_workflow(
-                SESSION_TURN_WORKFLOW,
-                TurnInput(start.turn_id, start.session_id, self._instance_id),
-                id=start.workflow_id,
+                name,
+                argument,
+                id=workflow_id,
                 task_queue=self._queue,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 task_timeout=TASK_TIMEOUT,
-                memo={"session": start.session_id, "title": start.title, "agent": start.agent},
-                static_summary=f"Turn of {start.title}",
+                memo=memo,
+                static_summary=summary,
                 rpc_timeout=RPC_TIMEOUT,
                 request_eager_start=self._eager,
             )

@@ -27,14 +27,17 @@ from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.engine.effects import effect_id
 from milepost.memory.checkpoint_files import CheckpointFiles
+from milepost.engine.images import check_image
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
+from milepost.sandboxes.detection import FolderDetector
 from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.contents import Contents
+from milepost.services.environments import EnvironmentRules, EnvironmentService
 from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.forks import ForkService
@@ -284,6 +287,9 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         rewinds=RewindService(ledger, clock, ids, GitSnapshots(root / "snapshots")),
         forks=ForkService(
             ledger, clock, ids, GitSnapshots(root / "snapshots"), lambda path: workspace_folder(path, root / "data")
+        ),
+        environments=EnvironmentService(
+            ledger, clock, FolderDetector(), EnvironmentRules(lambda image: check_image(image, (), any_image=False))
         ),
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
         checkpoints=CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents),

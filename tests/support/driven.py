@@ -38,7 +38,7 @@ from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.models import ModelCompleted, ModelGateway, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.ports.notifier import Notifier
 from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, SandboxHealth, SandboxSpec
-from milepost.ports.workflows import TurnStart, WorkflowState
+from milepost.ports.workflows import EnvironmentStart, TurnStart, WorkflowState
 from milepost.services.checkpoints import CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
@@ -158,6 +158,9 @@ class _Accepting:
     """A workflow starter for a driver that does the workflows' part."""
 
     async def start_turn(self, start: TurnStart) -> None:
+        return
+
+    async def start_environment(self, start: EnvironmentStart) -> None:
         return
 
     async def answer(self, workflow_id: str, approval_id: str) -> None:

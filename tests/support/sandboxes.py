@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from milepost.domain.errors import SandboxLost, SandboxUnavailable
 from milepost.ports.sandbox import (
     Exec,
+    Holding,
     OnOutput,
     Operation,
     Outcome,
@@ -29,6 +30,7 @@ class MemorySandbox:
     killed: set[str] = field(default_factory=set)
     lost: bool = False
     boot: str = "memory-1"
+    ports: dict[int, str] = field(default_factory=dict)
     hangs: bool = False
     """Whether every operation runs until it is killed, not only commands that begin with `hang`."""
 
@@ -114,6 +116,15 @@ class MemorySandboxes:
 
     async def remove(self, session_id: str) -> None:
         self.removed.add(session_id)
+
+    async def destroy(self, session_id: str) -> None:
+        self.removed.add(session_id)
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        return tuple(Holding("container", name, name, 1, "") for name in sorted(await self.sessions()))
+
+    async def discard(self, holding: Holding) -> None:
+        await self.remove(holding.session_id)
 
     async def close(self) -> None:
         return

@@ -15,6 +15,7 @@ from temporalio.client import Client
 
 from milepost.bootstrap.system import SystemClock, UuidIds
 from milepost.domain.agents import AgentConfig
+from milepost.domain.environments import Environment
 from milepost.domain.turns import Turn, TurnState
 from milepost.ports.hooks import Hooks, NoHooks
 from milepost.ports.ledger import Ledger
@@ -24,7 +25,10 @@ from milepost.ports.prices import NoPrices, Prices
 from milepost.ports.sandbox import SandboxProvider, SandboxSpec
 from milepost.ports.snapshots import Snapshots
 from milepost.ports.tools import CustomTools, NoCustomTools
+from milepost.sandboxes.detection import FolderDetector
 from milepost.services.contents import Contents
+from milepost.services.environment_gate import EnvironmentGate
+from milepost.services.environments import EnvironmentRules, EnvironmentService
 from milepost.services.history import HistoryService
 from milepost.services.memory_stores import MemoryStores
 from milepost.services.sessions import OpenSession, SessionService
@@ -64,6 +68,7 @@ class Stack:
     turns: TurnService
     history: HistoryService
     stops: StopWatch
+    environments: EnvironmentService
     starter: TemporalStarter
 
     @asynccontextmanager
@@ -84,6 +89,17 @@ class Stack:
 
     async def send(self, session_id: str, text: str = "do it", script: str | None = None, **more: str) -> TurnView:
         return await self.turns.begin(BeginTurn(session_id, text, script=script, **more))
+
+    async def settled(self, session_id: str, seconds: float = 40) -> Environment:
+        """Wait until the Session's environment is Ready or has failed, woken by the ledger."""
+        subscription = self.parts.notifier.subscribe(session_id)
+        try:
+            async with asyncio.timeout(seconds):
+                while not (found := await self.environments.get(session_id)).state.settled:
+                    await subscription.wait(1)
+                return found
+        finally:
+            subscription.close()
 
     async def ended(self, turn_id: str, seconds: float = 40) -> Turn:
         """Wait for the terminal state, woken by the ledger."""
@@ -113,12 +129,16 @@ async def build_stack(
     hooks: Hooks | None = None,
     snapshots: Snapshots | None = None,
     memory: MemoryStores | None = None,
+    rules: EnvironmentRules | None = None,
 ) -> Stack:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(blobs)  # type: ignore[arg-type]
     agents = agents or {"default": AgentConfig("default", "scripted", "demo")}
+    environments = EnvironmentService(ledger, clock, FolderDetector(), rules or EnvironmentRules(lambda image: None))
     workbench = Workbench(
-        sandboxes, lambda session: SandboxSpec(session.session_id, ledger.instance_id, session.workspace.path)
+        sandboxes,
+        lambda session: SandboxSpec(session.session_id, ledger.instance_id, session.workspace.path),
+        EnvironmentGate(ledger, environments),
     )
     client = await connect(address)
     parts = ExecutionParts(
@@ -145,5 +165,6 @@ async def build_stack(
         TurnService(ledger, contents, clock, ids, agents, gateway.validate),
         HistoryService(ledger),
         StopWatch(ledger, notifier),
+        environments,
         TemporalStarter(client, ledger.instance_id),
     )

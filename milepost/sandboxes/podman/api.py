@@ -97,6 +97,28 @@ class PodmanApi:
         )
         return [dict(item.attrs) for item in found]
 
+    async def volumes(self, labels: dict[str, str]) -> list[dict[str, Any]]:
+        """All named volumes that carry every one of `labels`."""
+        filters = [f"label={key}={value}" for key, value in labels.items()]
+        found = await self._run("volumes", lambda client: client.volumes.list(filters=filters))
+        return [dict(item.attrs) for item in found]
+
+    async def make_volume(self, name: str, labels: dict[str, str]) -> None:
+        """Make a named volume; one that exists stays as it is."""
+        try:
+            await self._run(f"volume {name}", lambda client: client.volumes.create(name=name, labels=labels))
+        except PodmanError as error:
+            if "already exists" not in str(error):
+                raise
+
+    async def remove_volume(self, name: str) -> None:
+        """Remove a named volume; one that does not exist is success."""
+        try:
+            await self._run(f"remove volume {name}", lambda client: client.volumes.remove(name, force=True))
+        except PodmanError as error:
+            if error.status != 404:
+                raise
+
     async def create(self, spec: dict[str, Any]) -> str:
         """Make a container of a specification in the form of the REST API; returns its id."""
         return str((await self._post("/containers/create", spec, 120))["Id"])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from podman.domain.containers_manager import ContainersManager
     from podman.domain.images_manager import ImagesManager
     from podman.domain.system import SystemManager
+    from podman.domain.volumes import VolumesManager
 
 API_VERSION = "4.0.0"
 """Of the REST API: what every supported service speaks. podman-py's default is its own release."""
@@ -51,6 +52,7 @@ class Client:
     containers: ContainersManager
     images: ImagesManager
     system: SystemManager
+    volumes: VolumesManager
 
 
 class Calls:
@@ -157,11 +159,18 @@ def _connect(socket: str) -> Client:
     from podman.domain.containers_manager import ContainersManager
     from podman.domain.images_manager import ImagesManager
     from podman.domain.system import SystemManager
+    from podman.domain.volumes import VolumesManager
 
     # Quoted here, because podman-py loses a space, and all from a "?" or "#" on.
     api = APIClient(base_url=f"http+unix://{quote(socket, safe='')}", version=API_VERSION)
     api.hooks["response"].append(_refuse)
-    return Client(api, ContainersManager(client=api), ImagesManager(client=api), SystemManager(client=api))
+    return Client(
+        api,
+        containers=ContainersManager(client=api),
+        images=ImagesManager(client=api),
+        system=SystemManager(client=api),
+        volumes=VolumesManager(client=api),
+    )
 
 
 def _refuse(response: Any, **_: Any) -> None:

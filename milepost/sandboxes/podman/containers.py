@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 
 from milepost.domain.errors import SandboxUnavailable
-from milepost.ports.sandbox import SandboxSpec
+from milepost.ports.sandbox import Holding, SandboxSpec
 from milepost.sandboxes.podman import spec as specs
 from milepost.sandboxes.podman.api import PodmanApi, PodmanError
 from milepost.sandboxes.podman.mapping import Mapping
@@ -60,6 +60,11 @@ async def owned(api: PodmanApi, instance_id: str, session_id: str | None = None)
     return tuple(found)
 
 
+def holding_of(found: OwnedContainer) -> Holding:
+    """The container in the port's terms."""
+    return Holding("container", found.container_id, found.session_id, found.generation, found.lease, found.running)
+
+
 async def ensure(api: PodmanApi, wanted: Wanted, ways: list[Mapping]) -> str:
     """Id of the Session's running container: the one that is there, started if need be, or a new one.
 
@@ -68,9 +73,7 @@ async def ensure(api: PodmanApi, wanted: Wanted, ways: list[Mapping]) -> str:
     digest = specs.spec_digest(wanted.spec, wanted.image)
     builds = [specs.build_digest(wanted.image_id, way, wanted.seccomp) for way in ways]
     for _ in range(MAX_TRIES):
-        generation = 0
         for found in await owned(api, wanted.spec.instance_id, wanted.spec.session_id):
-            generation = max(generation, found.generation)
             if found.labels.get(specs.SPEC) == digest:
                 if found.running:
                     return found.container_id
@@ -79,19 +82,17 @@ async def ensure(api: PodmanApi, wanted: Wanted, ways: list[Mapping]) -> str:
                         await api.start(found.container_id)
                         return found.container_id
             await api.remove(found.container_id)
-        created = await _create(api, wanted, ways, builds, generation + 1, digest)
+        created = await _create(api, wanted, ways, builds, digest)
         if created is not None:
             return created
     raise SandboxUnavailable("Another process makes and removes the same sandbox all the time.")
 
 
-async def _create(
-    api: PodmanApi, wanted: Wanted, ways: list[Mapping], builds: list[str], generation: int, digest: str
-) -> str | None:
+async def _create(api: PodmanApi, wanted: Wanted, ways: list[Mapping], builds: list[str], digest: str) -> str | None:
     """Make and start a container, trying one user mapping after the other. None if another process was faster."""
     refused: PodmanError | None = None
     for way, build in zip(ways, builds, strict=True):
-        label = specs.labels(wanted.spec, generation, wanted.lease, digest, build)
+        label = specs.labels(wanted.spec, wanted.lease, digest, build)
         spec = specs.container(wanted.spec, wanted.image_id, label, way, wanted.limits, wanted.seccomp)
         try:
             container_id = await api.create(spec)

@@ -24,6 +24,16 @@ def identity(path: Path) -> Identity:
     Raises:
         InvalidInput: the path is not absolute, is /, has a link in it or leads to no directory.
     """
+    place = _reached(path)
+    try:
+        found = os.fstat(place)
+    finally:
+        os.close(place)
+    return found.st_dev, found.st_ino
+
+
+def _reached(path: Path) -> int:
+    """A descriptor of the directory. Raises InvalidInput."""
     if not path.is_absolute() or len(path.parts) == 1 or ".." in path.parts:
         raise InvalidInput(f"The workspace {str(path)!r} is not an absolute path below /.", field="workspace_path")
     place = os.open("/", _STEP)
@@ -32,12 +42,40 @@ def identity(path: Path) -> Identity:
             below = os.open(part, _STEP, dir_fd=place)
             os.close(place)
             place = below
-        found = os.fstat(place)
     except OSError as error:
+        os.close(place)
         raise _refusal(path, error) from None
+    return place
+
+
+def make_mountpoint(path: Path, name: str) -> None:
+    """Make the directory `name` in the Workspace, of the Workspace's owner, for a volume to be mounted over.
+
+    Podman would make it as a user that the person's own one cannot delete. One that is there stays as it is.
+
+    Raises:
+        InvalidInput: something else has the name.
+    """
+    place = _reached(path)
+    try:
+        owner = os.fstat(place)
+        try:
+            os.mkdir(name, 0o755, dir_fd=place)
+            if os.getuid() == 0:
+                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=place, follow_symlinks=False)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
+                raise InvalidInput(
+                    f"{path / name} is not a directory, and a volume goes there in the sandbox.",
+                    field="workspace_path",
+                    fix=f"Move it away: {shlex.quote(str(path / name))}",
+                ) from None
+        except OSError as error:
+            raise SandboxUnavailable(
+                f"{path / name} cannot be made: {error.strerror}.", fix="Make the workspace writable for its owner."
+            ) from None
     finally:
         os.close(place)
-    return found.st_dev, found.st_ino
 
 
 def not_writable(path: Path, *, rootless: bool) -> SandboxUnavailable:

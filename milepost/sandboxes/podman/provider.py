@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from milepost.domain.errors import InvalidInput, MilepostError, SandboxUnavailable
-from milepost.ports.sandbox import Sandbox, SandboxHealth, SandboxSpec
+from milepost.engine.images import local_reference
+from milepost.ports.sandbox import Holding, Sandbox, SandboxHealth, SandboxSpec
 from milepost.sandboxes import image as images
 from milepost.sandboxes.client import LinkDown, SandboxGone
-from milepost.sandboxes.podman import containers, network, selfcheck
+from milepost.sandboxes.podman import containers, network, selfcheck, volumes
 from milepost.sandboxes.podman import mapping as mappings
 from milepost.sandboxes.podman import spec as specs
 from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
-from milepost.sandboxes.podman.containers import OwnedContainer
+from milepost.sandboxes.podman.containers import OwnedContainer, holding_of
 from milepost.sandboxes.podman.folder import Identity, identity, not_writable
 from milepost.sandboxes.podman.health import HostReport, report
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
@@ -40,6 +41,7 @@ class PodmanProvider:
         instance_id: label of all containers; others are never touched.
         socket: URL or path of a Podman service; None looks for the user's one and else runs an own service.
         image: local image for Sessions that name none; images are never pulled.
+        images: local images that stand for curated ones.
         runtime_dir: the user's runtime directory, by default /run/user/UID.
         environment: variables for an own service (CONTAINERS_CONF and the like).
         lease: label of new containers that names the holder, for the reaper.
@@ -52,6 +54,7 @@ class PodmanProvider:
         *,
         socket: str | None = None,
         image: str = DEFAULT_IMAGE,
+        images: Mapping[str, str] | None = None,
         runtime_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
         lease: str = "",
@@ -59,6 +62,7 @@ class PodmanProvider:
         self._data_root = data_root
         self.instance_id = instance_id
         self._image = image
+        self._images = dict(images or {})
         self._lease = lease
         self._service = PodmanService(data_root, socket, runtime_dir, environment)
         self._sandboxes: dict[str, PodmanSandbox] = {}
@@ -89,7 +93,7 @@ class PodmanProvider:
         folder = self._validate(spec)
         async with self._lock(spec.session_id):
             known = self._sandboxes.get(spec.session_id)
-            if known is not None and known.spec == spec and known.folder == folder and known.connected:
+            if known is not None and known.serves(spec, folder):
                 return known
             if known is not None:
                 del self._sandboxes[spec.session_id]
@@ -106,7 +110,7 @@ class PodmanProvider:
         return frozenset(found.session_id for found in await self.owned())
 
     async def remove(self, session_id: str) -> None:
-        """Remove the Session's container, running or not; idempotent."""
+        """Remove the Session's container, running or not; its volumes stay. Idempotent."""
         async with self._lock(session_id), _translated():
             known = self._sandboxes.pop(session_id, None)
             if known is not None:
@@ -114,6 +118,25 @@ class PodmanProvider:
             api = await self._service.api()
             for found in await containers.owned(api, self.instance_id, session_id):
                 await api.remove(found.container_id)
+
+    async def destroy(self, session_id: str) -> None:
+        """Remove the Session's container and volumes; idempotent."""
+        await self.remove(session_id)
+        async with _translated():
+            await volumes.remove(await self._service.api(), self.instance_id, session_id)
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """See the port."""
+        async with _translated():
+            api = await self._service.api()
+            found = await containers.owned(api, self.instance_id)
+            return (*(holding_of(each) for each in found), *await volumes.owned(api, self.instance_id))
+
+    async def discard(self, holding: Holding) -> None:
+        """See the port."""
+        async with _translated():
+            api = await self._service.api()
+            await (api.remove_volume(holding.name) if holding.kind == "volume" else api.remove(holding.name))
 
     async def close(self) -> None:
         """Release connections and an own service; containers stay."""
@@ -161,7 +184,7 @@ class PodmanProvider:
     async def _image_id(self, api: PodmanApi, name: str) -> str:
         found = await api.image(name)
         if found is None:
-            fix = f"Build it: {BUILD_COMMAND}" if name == self._image else f"Load it (podman load) and tag it {name}."
+            fix = f"Build it: {BUILD_COMMAND}" if name == self._image else f"Get it: podman pull {name}"
             raise SandboxUnavailable(f"The sandbox image {name} does not exist here; images are never pulled.", fix=fix)
         return str(found["Id"])
 
@@ -184,15 +207,16 @@ class PodmanProvider:
     async def _container(self, spec: SandboxSpec, folder: Identity) -> PodmanSandbox:
         api = await self._service.api()
         host = await self._host(api)
-        name = spec.image or self._image
+        name = local_reference(spec.image, self._images) if spec.image else self._image
         image_id = await self._image_id(api, name)
         limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         wanted = containers.Wanted(spec, name, image_id, limits, await self._seccomp(), self._lease)
+        await volumes.ensure(api, spec, self._lease)
         container_id = await containers.ensure(api, wanted, _mappings(host, spec.workspace_path))
         found = await api.container(container_id)
         if found is None:
             raise SandboxUnavailable("The sandbox's container was removed while it was opened.", fix="Try again.")
-        return PodmanSandbox(self._service, container_id, str(found["State"]["StartedAt"]), spec, folder)
+        return PodmanSandbox(self._service, found, spec, folder)
 
     async def _admit(self, sandbox: PodmanSandbox, spec: SandboxSpec) -> bool:
         """Wait for the supervisor and look whether the container is closed; an unfit one is removed.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from milepost.domain.errors import MilepostError, SandboxUnavailable
@@ -21,20 +23,23 @@ DEATH_SECONDS = 10.0
 class PodmanSandbox:
     """Operations go over one exec session per process that copies bytes to and from the supervisor."""
 
-    def __init__(
-        self, service: PodmanService, container_id: str, started: str, spec: SandboxSpec, folder: Identity
-    ) -> None:
-        """`started` is the moment of the container's start, in Podman's words; `folder` is what is to be mounted."""
+    def __init__(self, service: PodmanService, container: dict[str, Any], spec: SandboxSpec, folder: Identity) -> None:
+        """`container` is what Podman tells of it; `folder` is what is to be mounted."""
         self.spec = spec
         self.folder = folder
-        self.started = started
-        self.container_id = container_id
+        self.started = str(container["State"]["StartedAt"])
+        self.container_id = str(container["Id"])
+        self.ports: Mapping[int, str] = _published(container)
         self._service = service
         self._client = SupervisorClient(self._connect, spec.environment)
 
     @property
     def connected(self) -> bool:
         return self._client.connected
+
+    def serves(self, spec: SandboxSpec, folder: Identity) -> bool:
+        """Whether it is what opening this specification would give, without asking anybody."""
+        return replace(self.spec, fresh=spec.fresh) == spec and self.folder == folder and self.connected
 
     async def hello(self) -> dict[str, Any]:
         return await self._client.hello()
@@ -127,3 +132,14 @@ class PodmanSandbox:
             raise SandboxGone("The sandbox's container was removed.")
         if not found["State"].get("Running"):
             raise SandboxGone("The sandbox's container has stopped.")
+
+
+def _published(container: dict[str, Any]) -> dict[int, str]:
+    """Port inside -> `address:port` of this host."""
+    found: dict[int, str] = {}
+    for name, places in (container.get("NetworkSettings", {}).get("Ports") or {}).items():
+        port = name.partition("/")[0]
+        for place in places or ():
+            if port.isdigit() and place.get("HostPort"):
+                found[int(port)] = f"{place.get('HostIp') or '127.0.0.1'}:{place['HostPort']}"
+    return found

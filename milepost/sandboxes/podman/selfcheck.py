@@ -6,7 +6,7 @@ from typing import Any
 
 from milepost.sandboxes.podman.mapping import AGENT
 from milepost.sandboxes.podman.network import is_closed
-from milepost.sandboxes.podman.spec import ROOT
+from milepost.sandboxes.podman.spec import HOME, ROOT
 
 _CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
@@ -47,7 +47,7 @@ def _mount_problems(mounts: list[list[str]]) -> list[str]:
         # crun before 1.9 drops the two options of an id-mapped mount. Without privileges, without the right to make
         # devices and with set-id modes filtered they only repeat what holds anyway.
         found.append("the workspace is mounted without nosuid or nodev")
-    allowed = {"/", ROOT, *_PODMAN_FILES}
+    allowed = {"/", ROOT, HOME, *_PODMAN_FILES}
     for point, (_, kind) in seen.items():
         if point not in allowed and kind not in _KERNEL and not point.startswith(ROOT + "/"):
             found.append(f"there is an unexpected mount at {point}")

@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from milepost.ports.sandbox import SandboxSpec
+from milepost.ports.sandbox import SandboxSpec, Volume
 from milepost.sandboxes import bundle
 from milepost.sandboxes.podman.mapping import AGENT, Mapping
 from milepost.sandboxes.supervisor import wire
@@ -17,6 +17,8 @@ ROOT = "/workspace"
 ADDRESS = "milepost-supervisor"
 """Of the supervisor's abstract socket, in the container's network namespace."""
 HOME = "/home/agent"
+NODE_MODULES = "node_modules"
+LOOPBACK = "127.0.0.1"
 
 LABEL = "org.milepost"
 INSTANCE, SESSION, GENERATION, LEASE, SPEC, BUILD = (
@@ -47,7 +49,14 @@ def spec_digest(spec: SandboxSpec, image: str) -> str:
 
     And the protocol: with a supervisor that speaks another one, a container that runs is of no use.
     """
-    chosen = {**asdict(spec), "environment": None, "image": image, "protocol": wire.PROTOCOL}
+    chosen = {
+        **asdict(spec),
+        "environment": None,
+        "fresh": None,
+        "volumes": sorted(spec.volumes),
+        "image": image,
+        "protocol": wire.PROTOCOL,
+    }
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
 
@@ -57,15 +66,24 @@ def build_digest(image_id: str, mapping: Mapping, seccomp: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def labels(spec: SandboxSpec, generation: int, lease: str, digest: str, build: str) -> dict[str, str]:
+def labels(spec: SandboxSpec, lease: str, digest: str, build: str) -> dict[str, str]:
+    """Of a container."""
+    return {**volume_labels(spec, lease), SPEC: digest, BUILD: build}
+
+
+def volume_labels(spec: SandboxSpec, lease: str) -> dict[str, str]:
+    """What every container and volume carries."""
     return {
         INSTANCE: spec.instance_id,
         SESSION: spec.session_id,
-        GENERATION: str(generation),
+        GENERATION: str(spec.generation),
         LEASE: lease,
-        SPEC: digest,
-        BUILD: build,
     }
+
+
+def volume_name(spec: SandboxSpec, volume: Volume) -> str:
+    """One for each environment: what another generation installed is of no use."""
+    return f"{container_name(spec.instance_id, spec.session_id)}-{volume.value}-{spec.generation}"
 
 
 def container(
@@ -84,7 +102,9 @@ def container(
         "hostname": "sandbox",
         "stop_signal": SIGKILL,
         "stop_timeout": 0,
-        "mounts": _mounts(spec.workspace_path, mapping),
+        "mounts": _mounts(spec, mapping),
+        "volumes": [_named(spec, volume) for volume in sorted(spec.volumes)],
+        "portmappings": _ports(spec),
         "read_only_filesystem": True,
         "read_write_tmpfs": False,
         "netns": {"nsmode": "none" if spec.network == "none" else "private"},
@@ -109,15 +129,28 @@ def container(
     }
 
 
-def _mounts(workspace: str, mapping: Mapping) -> list[dict[str, Any]]:
+def _mounts(spec: SandboxSpec, mapping: Mapping) -> list[dict[str, Any]]:
     bind = ["rbind", "rw", "nosuid", "nodev", "rprivate", *mapping.mount_options]
+    home = [] if Volume.HOME in spec.volumes else [_tmpfs(HOME, "512m", "1777")]
     return [
-        {"type": "bind", "source": workspace, "destination": ROOT, "options": bind},
+        {"type": "bind", "source": spec.workspace_path, "destination": ROOT, "options": bind},
         _tmpfs("/tmp", "512m", "1777"),  # noqa: S108
         _tmpfs("/run", "16m", "1777", "noexec"),
         _tmpfs("/var/tmp", "256m", "1777"),  # noqa: S108
-        _tmpfs(HOME, "512m", "1777"),
+        *home,
     ]
+
+
+def _named(spec: SandboxSpec, volume: Volume) -> dict[str, Any]:
+    place = {Volume.HOME: HOME, Volume.NODE_MODULES: f"{ROOT}/{NODE_MODULES}"}[volume]
+    return {"Name": volume_name(spec, volume), "Dest": place, "Options": ["rw", "nosuid", "nodev"]}
+
+
+def _ports(spec: SandboxSpec) -> list[dict[str, Any]]:
+    """On the host's loopback, where the host has room. A sandbox without a network has nothing to publish."""
+    if spec.network == "none":
+        return []
+    return [{"container_port": port, "host_ip": LOOPBACK, "host_port": 0, "protocol": "tcp"} for port in spec.ports]
 
 
 def _tmpfs(target: str, size: str, mode: str, *extra: str) -> dict[str, Any]:

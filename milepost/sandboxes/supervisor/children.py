@@ -21,13 +21,15 @@ FILE_OPERATIONS: dict[str, Callable[[Workspace, dict[str, Any], bytes], files.Re
 
 MAX_ARGUMENT = 120_000
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_HOME_PATHS = (".venv/bin", ".local/bin")
+"""Below the home directory; in front of the image's PATH, so that what a setup command installed is found."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def environment(image: dict[str, str], extra: dict[str, str], home: str) -> dict[str, str]:
     """What the image sets and the person allowed; nothing of the supervisor."""
     clean = {key: value for key, value in image.items() if not key.startswith("MILEPOST_")}
-    clean.setdefault("PATH", _DEFAULT_PATH)
+    clean["PATH"] = ":".join([*(f"{home}/{below}" for below in _HOME_PATHS), clean.get("PATH") or _DEFAULT_PATH])
     clean.setdefault("LANG", "C.UTF-8")
     clean.update(HOME=home, TERM="dumb", **extra)
     return clean
