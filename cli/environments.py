@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from cli.client import ApiClient
 from cli.invocation import Invocation
 from cli.output import short
 from cli.routes import API, Json
 from milepost.domain.errors import EnvironmentNotReady
+
+if TYPE_CHECKING:
+    from cli.client import ApiClient
 
 POLL_SECONDS = 0.5
 PREPARING = "preparing"

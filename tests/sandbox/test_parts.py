@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,9 @@ LIMITS = spec.HostLimits(frozenset({"memory", "cpu", "pids"}), 20_000)
 
 
 def build(way: mapping.Mapping, limits: spec.HostLimits = LIMITS) -> dict[str, Any]:
-    return spec.container(SPEC, "sha", spec.labels(SPEC, 3, "lease", "d", "b"), way, limits, "/f.json")
+    return spec.container(
+        SPEC, "sha", spec.labels(replace(SPEC, generation=3), "lease", "d", "b"), way, limits, "/f.json"
+    )
 
 
 def test_the_container_is_specified_closed() -> None:

@@ -204,7 +204,7 @@ async def test_a_container_that_does_not_run_is_killed(fake: Fake, api: PodmanAp
 
 def sandbox_of(api: PodmanApi) -> PodmanSandbox:
     service: Any = SimpleNamespace(api=AsyncMock(return_value=api))
-    return PodmanSandbox(service, "c", "then", SandboxSpec("s", "i", "/w"), (1, 2))
+    return PodmanSandbox(service, {"Id": "c", "State": {"StartedAt": "then"}}, SandboxSpec("s", "i", "/w"), (1, 2))
 
 
 @pytest.mark.parametrize("answer", [(500, b'{"message": "no permission"}'), DROP, (204, b"")])
