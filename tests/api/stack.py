@@ -26,8 +26,8 @@ from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.engine.effects import effect_id
-from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.engine.images import check_image
+from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector

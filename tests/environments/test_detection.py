@@ -26,14 +26,14 @@ def test_comments_and_trailing_commas_are_no_trouble_and_strings_are_kept() -> N
       "image": "node:20-slim", /* "image": "evil", */
       "postCreateCommand": "curl http://example.test//a /* not a comment */, ]",
       "forwardPorts": [3000, /* web */ "localhost:4000",],
-      "containerEnv": {"URL": "http://x//y", "QUOTE": "a\\\\"b, }",},
+      "containerEnv": {"URL": "http://x//y", "QUOTE": "a\\"b, }",},
     }"""
     found = devcontainer.parse(text, "shop")
     assert found.image == "node:20-slim"
     assert found.command == "curl http://example.test//a /* not a comment */, ]"
     assert found.ports == (3000, 4000)
-    assert found.notes == [] or "cannot be read" not in found.notes[0]
-    assert found.variables["URL"] == "http://x//y"
+    assert found.variables == {"URL": "http://x//y", "QUOTE": 'a"b, }'}
+    assert found.notes == []
 
 
 @pytest.mark.parametrize(
