@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,8 +25,24 @@ def register(app: typer.Typer) -> None:
     command(app, "url")(url)
 
 
-async def doctor(call: Invocation) -> Exit:
+class Part(StrEnum):
+    """What can be looked at closely."""
+
+    SANDBOX = "sandbox"
+
+
+async def doctor(
+    call: Invocation,
+    part: Annotated[
+        Part | None, typer.Argument(metavar="[PART]", help="sandbox: try each of its requirements for real.")
+    ] = None,
+) -> Exit:
     """Check every real part and print the exact fix of what is wrong. Exits with 1 if something is."""
+    if part is Part.SANDBOX:
+        from milepost.bootstrap.sandboxes import examine_sandbox
+
+        examined = [dataclasses.asdict(check) for check in await examine_sandbox(call.config, call.root)]
+        return _told(call, examined, None, "This machine, for the user who runs this command.")
     info = None
     async with contextlib.AsyncExitStack() as stack:
         reached = await _reachable(call, stack)
@@ -38,12 +55,17 @@ async def doctor(call: Invocation) -> Exit:
             from milepost.bootstrap.doctor import examine
 
             checks = [dataclasses.asdict(check) for check in await examine(lambda: call.config)]
+    instance = None if info is None else {"pid": info.pid, "role": info.role, "release": info.release}
+    words = f"Instance: milepost {info.role}, pid {info.pid}." if info else "No instance is running."
+    return _told(call, checks, instance, words)
+
+
+def _told(call: Invocation, checks: list[Json], instance: Json | None, words: str) -> Exit:
     ok = all(check["ok"] for check in checks)
     if call.json:
-        instance = None if info is None else {"pid": info.pid, "role": info.role, "release": info.release}
         call.out.document({"ok": ok, "checks": checks, "instance": instance})
     else:
-        _print(call, checks, f"Instance: milepost {info.role}, pid {info.pid}." if info else "No instance is running.")
+        _print(call, checks, words)
     return Exit.OK if ok else Exit.FAILED
 
 

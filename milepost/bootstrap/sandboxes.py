@@ -16,6 +16,7 @@ from milepost.domain.sessions import Session
 from milepost.engine.images import check_image
 from milepost.ports.sandbox import SandboxLimits, SandboxProvider, SandboxSpec
 from milepost.services.environments import EnvironmentRules
+from milepost.services.health import Check
 
 if TYPE_CHECKING:
     from milepost.sandboxes.image import ImageInfo
@@ -44,6 +45,7 @@ async def podman(config: Config, root: DataRoot, instance_id: str) -> AsyncItera
         socket=config.podman_socket,
         image=section.image or DEFAULT_IMAGE,
         images=section.images,
+        allow_unenforced=section.allow_unenforced_limits,
         environment=podman_environment(),
     )
     try:
@@ -57,6 +59,17 @@ async def build_image(config: Config, root: DataRoot, say: Callable[[str], None]
     root.prepare()
     async with podman(config, root, "image-build") as provider:
         return await provider.build_image(say, force=force)
+
+
+async def examine_sandbox(config: Config, root: DataRoot) -> list[Check]:
+    """Every requirement of sandboxes on this machine, tried for real, with the exact fix. Raises StorageUnavailable."""
+    section = config.settings.sandbox
+    if section.backend == "none":
+        return [Check("sandbox", True, "Off by configuration: Sessions have no tools that need a sandbox.")]
+    root.prepare()
+    async with podman(config, root, "doctor") as provider:
+        found = await provider.examine(network=section.network, allow_unenforced=section.allow_unenforced_limits)
+    return [Check(each.name, each.ok, each.detail, each.fix) for each in found]
 
 
 def environment_rules(config: Config) -> EnvironmentRules:

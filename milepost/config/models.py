@@ -193,6 +193,8 @@ class SandboxSection(Section):
     allow_untrusted_images: bool = False
     """Whether Sessions may name images that are neither curated nor named here."""
     setup: SetupSection = SetupSection()
+    allow_unenforced_limits: bool = False
+    """Whether sandboxes run although this machine cannot enforce some of their limits, which is shown."""
     network: Literal["none", "bridge"] = "none"
     limits: LimitsSection = LimitsSection()
     environment: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import resource
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -22,6 +23,9 @@ from milepost.sandboxes.podman import mapping as mappings
 from milepost.sandboxes.podman import spec as specs
 from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
 from milepost.sandboxes.podman.containers import OwnedContainer, holding_of
+from milepost.sandboxes.podman.examine import machine, trial
+from milepost.sandboxes.podman.examine import service as examined
+from milepost.sandboxes.podman.examine.finding import Finding
 from milepost.sandboxes.podman.folder import Identity, identity, not_writable
 from milepost.sandboxes.podman.health import HostReport, report
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
@@ -42,6 +46,7 @@ class PodmanProvider:
         socket: URL or path of a Podman service; None looks for the user's one and else runs an own service.
         image: local image for Sessions that name none; images are never pulled.
         images: local images that stand for curated ones.
+        allow_unenforced: whether to run although this host cannot enforce some limits.
         runtime_dir: the user's runtime directory, by default /run/user/UID.
         environment: variables for an own service (CONTAINERS_CONF and the like).
         lease: label of new containers that names the holder, for the reaper.
@@ -55,6 +60,7 @@ class PodmanProvider:
         socket: str | None = None,
         image: str = DEFAULT_IMAGE,
         images: Mapping[str, str] | None = None,
+        allow_unenforced: bool = False,
         runtime_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
         lease: str = "",
@@ -63,6 +69,7 @@ class PodmanProvider:
         self.instance_id = instance_id
         self._image = image
         self._images = dict(images or {})
+        self._allow_unenforced = allow_unenforced
         self._lease = lease
         self._service = PodmanService(data_root, socket, runtime_dir, environment)
         self._sandboxes: dict[str, PodmanSandbox] = {}
@@ -78,6 +85,7 @@ class PodmanProvider:
                 api = await self._service.api()
                 self._reported = None
                 found = await self._host(api)
+                self._require_limits(found)
                 await self._image_id(api, self._image)
         except MilepostError as error:
             return SandboxHealth(ok=False, detail=error.message, fix=error.fix)
@@ -158,6 +166,28 @@ class PodmanProvider:
             api = await self._service.api()
             return await images.build(self._image, api, progress, force=force, work=self._data_root)
 
+    async def examine(self, *, network: str, allow_unenforced: bool) -> list[Finding]:
+        """Every requirement of this host, tried for real; what depends on a missing one is left out."""
+        found = [] if self._service.given else machine.findings(machine.Machine.detect())
+        if not all(each.ok for each in found):
+            return found
+        try:
+            async with _translated():
+                info = await (await self._service.api()).info()
+                report_of = report(info)
+        except MilepostError as error:
+            return [*found, Finding("service", False, error.message, error.fix)]
+        found += examined.findings(info, report_of, network=network, allow_unenforced=allow_unenforced)
+        try:
+            async with _translated():
+                await self._image_id(await self._service.api(), self._image)
+        except MilepostError as error:
+            return [*found, Finding("image", False, error.message, error.fix)]
+        found.append(Finding("image", True, f"{self._image}."))
+        with tempfile.TemporaryDirectory(dir=self._data_root, prefix="doctor-") as folder:
+            found += await trial.findings(self, self.instance_id, Path(folder), report_of.unenforced)
+        return found
+
     # --- steps --------------------------------------------------------------------------------------------------
 
     def _lock(self, session_id: str) -> asyncio.Lock:
@@ -180,6 +210,14 @@ class PodmanProvider:
         if self._reported is None or self._reported[0] is not api:
             self._reported = (api, report(await api.info()))
         return self._reported[1]
+
+    def _require_limits(self, host: HostReport) -> None:
+        """Raises SandboxUnavailable for limits that would be silently without effect."""
+        if host.unenforced and not self._allow_unenforced:
+            raise SandboxUnavailable(
+                f"This host cannot enforce a sandbox's limit of {' and '.join(host.unenforced)} ({host.summary}).",
+                fix="See what to do: milepost doctor sandbox. Or agree to it: sandbox.allow_unenforced_limits: true",
+            )
 
     async def _image_id(self, api: PodmanApi, name: str) -> str:
         found = await api.image(name)
@@ -207,6 +245,7 @@ class PodmanProvider:
     async def _container(self, spec: SandboxSpec, folder: Identity) -> PodmanSandbox:
         api = await self._service.api()
         host = await self._host(api)
+        self._require_limits(host)
         name = local_reference(spec.image, self._images) if spec.image else self._image
         image_id = await self._image_id(api, name)
         limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

@@ -70,6 +70,11 @@ class PodmanService:
         self._api: PodmanApi | None = None
         self._lock = asyncio.Lock()
 
+    @property
+    def given(self) -> bool:
+        """Whether somebody else runs the service."""
+        return self._given is not None
+
     async def api(self) -> PodmanApi:
         """A client of a service that answers now: the one in use, one that is found, or an own one, started (again).
 
