@@ -42,6 +42,7 @@ from milepost.ports.prices import Prices
 from milepost.ports.system import Clock
 from milepost.ports.tools import CustomTools
 from milepost.services.finishing import Ending, end_turn, started_key
+from milepost.services.lives import require_started
 from milepost.services.workbench import Workbench
 
 ToolDefinitions = Callable[[Sequence[str]], tuple[ToolDefinition, ...]]
@@ -91,6 +92,7 @@ class TurnActivities:
                 session = tx.sessions.get(turn.session_id)
                 models_queue, sandbox_queue = self._queues(tx, session)
                 try:
+                    require_started(tx, turn.request.options.agent or session.agents[0])
                     started = self._started(turn, session, reason, tx.budgets.limits(session.session_id))
                 except MilepostError as error:
                     return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))

@@ -12,6 +12,7 @@ from api.faults import Unexpected
 from api.limits import DEFAULT_MAX_BODY_BYTES, BodyLimit
 from api.live import DEFAULT_MAX_READERS, LiveReaders
 from api.routes import (
+    agents,
     approvals,
     checkpoints,
     environments,
@@ -80,7 +81,7 @@ def create_app(
     app.state.access = access
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
-    reading = (sessions, environments, turns, history, rewinds, checkpoints, search)
+    reading = (sessions, environments, turns, history, rewinds, checkpoints, agents, search)
     work = (*reading, exports, imports, approvals)
     for area in (*work, models, live, instance, logins, root):
         app.include_router(area.router)

@@ -35,6 +35,7 @@ _TAGS = {
     "environments": "What a Session's sandbox is made of, who agreed to it, and how preparing it ended.",
     "turns": "One accepted request and its one terminal state.",
     "history": "What was asked, said, done and spent.",
+    "agents": "Agents, and consolidations of their memory.",
     "checkpoints": "Cached conversations of this host.",
     "rewinds": "Going back to a turn.",
     "search": "Finding texts again.",

@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from cli.commands import (
+    agents,
     approvals,
     backups,
     chat,
@@ -51,6 +52,7 @@ for module in (
     search,
     exports,
     checkpoints,
+    agents,
     approvals,
     servers,
     config,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cli.serving import Served, serving
 from cli.working import Say, working
-from milepost.bootstrap.checkpoints import checkpoint_settings
+from milepost.bootstrap.checkpoints import checkpoint_settings, consolidation_settings
 from milepost.bootstrap.core import Core, migrate, open_core
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.ownership import foreign_packages
@@ -114,6 +114,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         checkpoints=core.checkpoints,
         checkpoint_settings=checkpoint_settings(core.config),
         setup_seconds=core.config.settings.sandbox.setup.seconds,
+        consolidation=consolidation_settings(core.config),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.compaction import Compactor
+from activities.consolidation import ConsolidationActivities, ConsolidationParts, consolidation_activities
 from activities.conversation import Conversations, OpenCheckpoints
 from activities.custom import CustomCalls
 from activities.environments import EnvironmentActivities
@@ -24,6 +25,7 @@ from activities.tools import ToolActivities
 from activities.turns import ChooseQueues, ToolDefinitions, TurnActivities
 from milepost.contracts.naming import MODELS_QUEUE, TURNS_QUEUE, queue_name, sandbox_queue
 from milepost.domain.agents import AgentConfig
+from milepost.domain.consolidation import ConsolidationSettings
 from milepost.domain.errors import MilepostError
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn
@@ -45,12 +47,14 @@ from milepost.services.dispatch import Dispatcher
 from milepost.services.effects import EffectJournal
 from milepost.services.environment_preparation import Preparation
 from milepost.services.forking import ForkCopier
+from milepost.services.memory_edits import MemoryEdits
 from milepost.services.memory_stores import MemoryStores
 from milepost.services.outputs import OutputReader
 from milepost.services.reconcile import Reconciler
 from milepost.services.stops import StopWatch
 from milepost.services.workbench import Workbench
 from milepost.services.workspaces import WorkspaceGuard
+from milepost.temporal.schedules import keep_consolidation
 from workers.loops import RECONCILE_SECONDS, Loops
 from workers.runtime import QueuePlan, WorkerRuntime, WorkerSettings
 
@@ -86,6 +90,7 @@ class ExecutionParts:
     memory: MemoryStores | None = None
     setup_seconds: float = 1800.0
     """How long the setup command of an environment may take."""
+    consolidation: ConsolidationSettings = field(default_factory=ConsolidationSettings)
 
 
 def embedded_queues() -> QueuePlan:
@@ -163,6 +168,25 @@ def _open_checkpoints(parts: ExecutionParts) -> OpenCheckpoints | None:
     return lambda turns: Checkpoints(parts.ledger, parts.clock, store, turns, parts.checkpoint_settings)
 
 
+def _consolidation(
+    parts: ExecutionParts, edits: MemoryEdits | None, models_queue: Callable[[], str]
+) -> ConsolidationActivities | None:
+    """None where there is no memory."""
+    if parts.memory is None or edits is None:
+        return None
+    needs = ConsolidationParts(
+        parts.ledger,
+        parts.clock,
+        parts.agents,
+        parts.gateway,
+        parts.prices,
+        parts.counters,
+        parts.consolidation,
+        parts.worker,
+    )
+    return consolidation_activities(needs, parts.memory, edits, models_queue)
+
+
 class WorkerProcess:
     """Temporal workers and leased loops of one process."""
 
@@ -191,6 +215,9 @@ class WorkerProcess:
             lambda tx, session: self._choose_queues(tx, session)[1],
             parts.setup_seconds,
         )
+        self._client = client
+        self._scheduling: asyncio.Task[None] | None = None
+        self._consolidation = _consolidation(parts, self._steps.memory.edits, lambda: self._queue(self._queues.models))
         self._runtime = WorkerRuntime(
             client, parts.ledger.instance_id, queues, self._activities, settings or WorkerSettings()
         )
@@ -210,6 +237,10 @@ class WorkerProcess:
         """Serve. Raises StorageUnavailable."""
         await self._runtime.start()
         await self._loops.start()
+        if self._queues.turns in self._queues.serve:
+            every = self._parts.consolidation.interval if self._consolidation is not None else None
+            keeping = keep_consolidation(self._client, self._parts.ledger.instance_id, every)
+            self._scheduling = asyncio.create_task(keeping, name="schedule")
 
     async def stop(self) -> None:
         """Stop in order: no new work, then the workers, then the containers that no turn needs.
@@ -218,6 +249,9 @@ class WorkerProcess:
         record, and another worker, or this one when it is back, takes it up.
         """
         await self._loops.drain()
+        if self._scheduling is not None:
+            self._scheduling.cancel()
+            await asyncio.gather(self._scheduling, return_exceptions=True)
         await self._runtime.stop()
         await self._steps.conversations.close()
         await self._steps.memory.close()
@@ -259,8 +293,12 @@ class WorkerProcess:
         if queue == self._queues.turns:
             served += [self._steps.turns.prepare_turn, self._steps.turns.finish_turn]
             served += [self._environments.claim_environment, self._environments.fail_environment]
+        if queue == self._queues.turns and self._consolidation is not None:
+            served.append(self._consolidation.find_idle_agents)
         if queue == self._queues.models:
             served.append(self._steps.models.call_model)
+        if queue == self._queues.models and self._consolidation is not None:
+            served.append(self._consolidation.consolidate_memory)
         if queue in (self._queues.models, self._queues.sandbox):
             # Tools of the user's own run where model calls do, built-in ones where the containers are.
             served.append(self._steps.tools.run_tool)

@@ -18,6 +18,7 @@ from milepost.bootstrap.system import release
 from milepost.contracts.naming import queue_name
 from milepost.domain.errors import MilepostError
 from milepost.temporal.versioning import make_current
+from workflows.consolidation import ConsolidationWorkflow
 from workflows.environment import EnvironmentWorkflow
 from workflows.session_turn import SessionTurnWorkflow
 
@@ -33,7 +34,7 @@ PASSED_THROUGH = (
     "attr",
     "attrs",
 )
-WORKFLOWS: tuple[type, ...] = (SessionTurnWorkflow, EnvironmentWorkflow)
+WORKFLOWS: tuple[type, ...] = (SessionTurnWorkflow, EnvironmentWorkflow, ConsolidationWorkflow)
 
 STICKY_TIMEOUT = timedelta(seconds=3)
 """How long a lost worker's cached workflows hold up their next task."""

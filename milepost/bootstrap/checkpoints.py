@@ -7,6 +7,7 @@ import asyncio
 from milepost.bootstrap.data_root import DataRoot
 from milepost.config.loading import Config
 from milepost.domain.checkpoints import CheckpointPolicy
+from milepost.domain.consolidation import ConsolidationSettings
 from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.services.checkpoint_files import useless
 from milepost.services.checkpoints import CheckpointSettings
@@ -22,6 +23,12 @@ def checkpoint_settings(config: Config) -> CheckpointSettings:
     """What the configuration says of them."""
     section = config.settings.checkpoints
     return CheckpointSettings(CheckpointPolicy(section.policy), section.every)
+
+
+def consolidation_settings(config: Config) -> ConsolidationSettings:
+    """What the configuration says of consolidations."""
+    section = config.settings.consolidation
+    return ConsolidationSettings(section.enabled, section.interval_secs, section.idle_threshold_secs, section.review)
 
 
 async def collect_checkpoints(config: Config, root: DataRoot, before: float, *, dry_run: bool) -> tuple[int, int]:

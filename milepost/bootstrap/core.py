@@ -33,6 +33,7 @@ from milepost.services.approvals import ApprovalService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
+from milepost.services.consolidations import ConsolidationService
 from milepost.services.contents import Contents
 from milepost.services.environment_gate import EnvironmentGate
 from milepost.services.environments import EnvironmentService
@@ -42,6 +43,7 @@ from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
+from milepost.services.lives import AgentService
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -113,6 +115,8 @@ class Core:
             environments=self.environments,
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
             checkpoints=CheckpointService(self.ledger, self.clock, self.checkpoints, agents),
+            agents=AgentService(self.ledger, self.clock, self.ids, agents, turns),
+            consolidations=ConsolidationService(self.ledger, self.clock, None, agents),
             search=SearchService(self.ledger),
             exports=ExportService(self.ledger, self.contents, self.clock, release()),
             imports=ImportService(self.ledger, self.contents, self.clock, self.ids, self.root.path),

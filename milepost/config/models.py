@@ -210,6 +210,17 @@ class SnapshotsSection(Section):
     """Larger files are left out of snapshots. Bytes, or with a unit: 256MiB."""
 
 
+class ConsolidationSection(Section):
+    enabled: bool = False
+    """Whether facts of idle agents' memories are promoted into their core blocks. Each time is a model call."""
+    interval_secs: Annotated[Count, Field(ge=60, le=31_536_000)] = 1800
+    """How often idle agents are looked for."""
+    idle_threshold_secs: Annotated[Count, Field(ge=1, le=31_536_000)] = 120
+    """How long after its last turn an agent counts as idle."""
+    review: bool = False
+    """Whether a person decides about each change before it is made."""
+
+
 class CheckpointsSection(Section):
     policy: Literal["every_response", "every_n", "manual", "none"] = "every_response"
     """When the conversation that a model gets is kept beside the ledger, to be read faster after a restart."""
@@ -259,5 +270,6 @@ class Settings(Section):
     sandbox: SandboxSection = SandboxSection()
     snapshots: SnapshotsSection = SnapshotsSection()
     checkpoints: CheckpointsSection = CheckpointsSection()
+    consolidation: ConsolidationSection = ConsolidationSection()
     worker: WorkerSection = WorkerSection()
     logging: LoggingSection = LoggingSection()

@@ -285,3 +285,66 @@ HOST_SCHEDULE_TO_START = timedelta(minutes=5)
 start again. After that the host is taken for lost, and the turn fails. Queues that any process serves have no limit."""
 
 CONTRACTS = (PREPARE_TURN, CALL_MODEL, RUN_TOOL, END_CALLS, FINISH_TURN)
+
+
+@dataclass(frozen=True, slots=True)
+class FindIdleParams:
+    """Nothing: what is idle is asked of the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleAgent:
+    session_id: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindIdleResult:
+    """Agents whose memory may be consolidated now, and the queue of model calls."""
+
+    agents: tuple[IdleAgent, ...]
+    models_queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidateParams:
+    """`key` names the pass: the same agent in the same pass is the same consolidation."""
+
+    session_id: str
+    agent: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidateResult:
+    """`consolidation_id` is empty where there was nothing to do (any more)."""
+
+    consolidation_id: str = ""
+    state: str = ""
+    promotions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationResult:
+    """Result of `ConsolidationWorkflow`, for the Temporal UI."""
+
+    asked: int
+    promotions: int
+    failed: int
+
+
+FIND_IDLE = ActivityContract(
+    "find_idle_agents",
+    FindIdleParams,
+    FindIdleResult,
+    start_to_close=timedelta(minutes=1),
+    retry=RetryRule(maximum_attempts=5),
+)
+CONSOLIDATE = ActivityContract(
+    "consolidate_memory",
+    ConsolidateParams,
+    ConsolidateResult,
+    start_to_close=timedelta(minutes=15),
+    heartbeat=timedelta(seconds=6),
+    retry=RetryRule(maximum_attempts=3, initial=timedelta(seconds=5)),
+)

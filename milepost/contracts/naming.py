@@ -4,6 +4,7 @@ from __future__ import annotations
 
 SESSION_TURN_WORKFLOW = "SessionTurnWorkflow"
 ENVIRONMENT_WORKFLOW = "EnvironmentWorkflow"
+CONSOLIDATION_WORKFLOW = "ConsolidationWorkflow"
 APPROVAL_ANSWERED = "approval_answered"
 """Signal to a turn's workflow: an approval (its id) was answered. What the answer is stands in the ledger."""
 
@@ -34,3 +35,8 @@ def turn_workflow_id(instance_id: str, turn_id: str) -> str:
 def environment_workflow_id(instance_id: str, environment_id: str) -> str:
     """`environment_id` is SESSION/GENERATION."""
     return f"{instance_id}/env/{environment_id}"
+
+
+def consolidation_id(instance_id: str) -> str:
+    """Of the schedule, and the beginning of the ids of the workflows that it starts."""
+    return f"{instance_id}/consolidation"

@@ -137,6 +137,25 @@ class ApprovalExpired(MilepostError):
     kind = ErrorKind.CONFLICT
 
 
+class ConsolidationNotFound(MilepostError):
+    code = "consolidation_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class ConsolidationSettled(MilepostError):
+    """The consolidation is in a state that does not allow it: reviewed already, or nothing of it is in a block."""
+
+    code = "consolidation_settled"
+    kind = ErrorKind.CONFLICT
+
+
+class AgentIsStopped(MilepostError):
+    """A person has stopped the agent; it works no more until it is started again."""
+
+    code = "agent_stopped"
+    kind = ErrorKind.CONFLICT
+
+
 class PolicyRuleNotFound(MilepostError):
     code = "policy_rule_not_found"
     kind = ErrorKind.NOT_FOUND

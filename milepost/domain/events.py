@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
 from milepost.domain.budgets import Budget, Limits, Overflow
 from milepost.domain.compaction import Boundary, ContextPolicy
+from milepost.domain.consolidation import MemoryConsolidated
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.environments import Consent, EnvironmentPlan, EnvironmentResult
 from milepost.domain.hooks import HookRule, HookVerdict, HookWhen
+from milepost.domain.lives import AgentLifeChanged
 from milepost.domain.memory import MemorySettings
-from milepost.domain.memory_events import MEMORY_EVENTS, MemoryEvent, MemoryWritten
+from milepost.domain.memory_events import MEMORY_EVENTS, BlockWritten, MemoryEvent, MemoryWritten
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
 from milepost.domain.prices import ModelPrices, RoutePrices
 from milepost.domain.providers import Route
@@ -653,6 +655,8 @@ Event = (
     | AttemptStarted
     | AttemptEnded
     | InstanceStarted
+    | AgentLifeChanged
+    | MemoryConsolidated
     | MemoryEvent
 )
 
@@ -691,16 +695,23 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     EnvironmentFailed,
     ImportCompleted,
     *MEMORY_EVENTS,
+    MemoryConsolidated,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,
     StreamKind.RUN: (RunStarted, RunEnded),
     StreamKind.ATTEMPT: (AttemptStarted, AttemptEnded),
-    StreamKind.INSTANCE: (InstanceStarted,),
+    StreamKind.INSTANCE: (InstanceStarted, AgentLifeChanged),
 }
 EVENT_TYPES: dict[str, type[Event]] = {cls.TYPE: cls for kinds in EVENTS_BY_KIND.values() for cls in kinds}
 
 TERMINAL_TURN_EVENTS: tuple[type[Event], ...] = (TurnCompleted, TurnFailed, TurnStopped, TurnInterrupted)
 
-LATE_EVENTS: tuple[type[Event], ...] = (EffectReconciled, MemoryWritten)
+LATE_EVENTS: tuple[type[Event], ...] = (
+    EffectReconciled,
+    MemoryWritten,
+    BlockWritten,
+    MemoryConsolidated,
+    BudgetReached,
+)
 """May follow a turn's terminal event: facts that arrive late. Every other event of an ended turn is refused."""

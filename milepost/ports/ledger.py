@@ -16,10 +16,12 @@ from typing import Protocol, TypeVar
 
 from milepost.domain.approvals import Approval, ApprovalState, PolicyRule
 from milepost.domain.budgets import Limits, Reservation, ReservationState, Spending
+from milepost.domain.consolidation import Consolidation, ConsolidationState
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.environments import Environment
 from milepost.domain.events import Event, StreamKind
 from milepost.domain.forks import Fork
+from milepost.domain.lives import AgentStop
 from milepost.domain.memory import Scope
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session, SessionStatus, Workspace
@@ -409,6 +411,43 @@ class Budgets(Protocol):
     def save_factor(self, provider: str, model: str, factor: float, samples: int, at: int) -> None: ...
 
 
+class AgentLives(Protocol):
+    """Agents that a person has stopped."""
+
+    def stop(self, stop: AgentStop) -> bool:
+        """False if it is stopped already, which stays as it is."""
+
+    def start(self, agent: str) -> bool:
+        """False if it was not stopped."""
+
+    def stopped(self, agent: str) -> AgentStop | None: ...
+
+    def all_stopped(self) -> dict[str, AgentStop]: ...
+
+
+class Consolidations(Protocol):
+    """Consolidations of memory. `get`, `lock` and `page` (for `before`) raise ConsolidationNotFound."""
+
+    def add(self, new: Consolidation) -> Consolidation:
+        """Insert and lock; an id that exists is returned as it is."""
+
+    def get(self, consolidation_id: str) -> Consolidation: ...
+
+    def lock(self, consolidation_id: str) -> Consolidation:
+        """Like `get`, for a change: nobody else changes it until this transaction ends."""
+
+    def save(self, changed: Consolidation) -> None:
+        """Write one that was locked."""
+
+    def newest(self, session_id: str, agent: str, limit: int) -> list[Consolidation]:
+        """Of an agent in a Session, newest first."""
+
+    def page(
+        self, *, session_id: str | None, state: ConsolidationState | None, before: str | None, limit: int
+    ) -> list[Consolidation]:
+        """Newest first; `before` is the id of the last one of the page before."""
+
+
 class OutboxKind(StrEnum):
     ANSWER_APPROVAL = "answer_approval"
     START_TURN = "start_turn"
@@ -583,6 +622,10 @@ class LedgerTx(Protocol):
     def deltas(self) -> Deltas: ...
     @property
     def leases(self) -> Leases: ...
+    @property
+    def lives(self) -> AgentLives: ...
+    @property
+    def consolidations(self) -> Consolidations: ...
     @property
     def workers(self) -> Workers: ...
     @property

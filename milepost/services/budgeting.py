@@ -112,6 +112,13 @@ def settle_charged(
     return told
 
 
+def settle_attempt(tx: LedgerTx, effect_id: str, attempt: int, usage: Usage, at: int) -> None:
+    """End the reservation of an attempt that no event of a turn tells of; one that has ended stays as it is."""
+    held = tx.budgets.settle(effect_id, attempt, rules.settled_state(usage), at)
+    if held is not None:
+        _settle(tx, held, usage, at, None)
+
+
 def settle_rest(tx: LedgerTx, turn_id: str, at: int) -> None:
     """Charge what attempts of an ending turn still hold: nobody will say what they used."""
     for held in tx.budgets.open_of_turn(turn_id):

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from milepost.services.approvals import ApprovalService
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
+from milepost.services.consolidations import ConsolidationService
 from milepost.services.contents import Contents
 from milepost.services.environments import EnvironmentService
 from milepost.services.exporting.service import ExportService
@@ -16,6 +17,7 @@ from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
+from milepost.services.lives import AgentService
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -36,6 +38,8 @@ class Services:
     environments: EnvironmentService
     changes: ChangesService
     checkpoints: CheckpointService
+    agents: AgentService
+    consolidations: ConsolidationService
     search: SearchService
     exports: ExportService
     imports: ImportService

@@ -31,6 +31,7 @@ from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
 from milepost.ports.notifier import OUTBOX_TOPIC, stop_topic
 from milepost.ports.system import Clock, IdSource
 from milepost.services.contents import Contents, text_bytes
+from milepost.services.lives import require_started
 from milepost.services.sessions import MAX_PAGE, require_active
 from milepost.services.statuses import status_at
 
@@ -113,8 +114,9 @@ class TurnService:
         The same key (or turn id) with the same content returns the existing turn.
 
         Raises:
-            SessionNotFound, SessionClosed, AgentUnknown, ProviderUnknown, SecretMissing, PayloadTooLarge,
-            InvalidInput, TurnRunning (names the running turn), IdempotencyMismatch, StorageUnavailable.
+            SessionNotFound, SessionClosed, AgentUnknown, AgentIsStopped, ProviderUnknown, SecretMissing,
+            PayloadTooLarge, InvalidInput, TurnRunning (names the running turn), IdempotencyMismatch,
+            StorageUnavailable.
         """
         _check_request(request)
         await self._check_script(request)
@@ -136,7 +138,7 @@ class TurnService:
         With `dry_run` everything is checked, nothing is written, and the old turn is returned.
 
         Raises:
-            TurnNotFound, TurnRunning, SessionClosed, AgentUnknown, ProviderUnknown, SecretMissing,
+            TurnNotFound, TurnRunning, SessionClosed, AgentUnknown, AgentIsStopped, ProviderUnknown, SecretMissing,
             IdempotencyMismatch, StorageUnavailable.
         """
         keys = _Keys(request.new_turn_id, request.idempotency_key, request.turn_id)
@@ -149,6 +151,7 @@ class TurnService:
             session = tx.sessions.get(old.session_id)
             require_active(session)
             self._check_route(old.request.options, session.agents[0])
+            self._check_lives(tx, old.request.options, session)
             running = tx.turns.running(old.session_id)
             if running is not None:
                 raise turn_running(running)
@@ -169,6 +172,7 @@ class TurnService:
             session = tx.sessions.get(session_id)
             require_active(session)
             self._check_route(accepted.options, session.agents[0])
+            self._check_lives(tx, accepted.options, session)
             running = tx.turns.running(session_id)
             if running is not None:
                 raise turn_running(running)
@@ -219,6 +223,10 @@ class TurnService:
             return
         provider, model = self._route(request.agent, request.provider, request.model, session.agents[0])
         await asyncio.to_thread(self._validate_route, provider, model, request.script)
+
+    def _check_lives(self, tx: LedgerTx, options: TurnOptions, session: Session) -> None:
+        for agent in session.agents if options.agent is None else (options.agent,):
+            require_started(tx, agent)
 
     def _check_route(self, options: TurnOptions, session_agent: str) -> None:
         self._validate_route(*self._route(options.agent, options.provider, options.model, session_agent))

@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from milepost.domain.approvals import ApprovalState, Verdict
 from milepost.domain.budgets import ReservationState
+from milepost.domain.consolidation import ConsolidationState
 from milepost.domain.effects import EffectClass, EffectState
 from milepost.domain.environments import EnvironmentState
 from milepost.domain.events import StreamKind
@@ -464,6 +465,32 @@ spending = Table(
 )
 
 _OPEN_RESERVATION = text("state = 'open'")
+agent_stops = Table(
+    "agent_stops",
+    metadata,
+    Column("agent", Utf8, nullable=False),
+    Column("stopped_at", BigInteger, nullable=False),
+    Column("actor", Utf8, nullable=False),
+    Column("reason", Utf8),
+    PrimaryKeyConstraint("agent"),
+)
+
+consolidations = Table(
+    "consolidations",
+    metadata,
+    Column("consolidation_id", Identifier, nullable=False),
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("agent", Utf8, nullable=False),
+    Column("state", Identifier, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("detail", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("consolidation_id"),
+    Index(None, "session_id", "agent", "created_at"),
+    Index(None, "created_at"),
+    CheckConstraint(one_of("state", ConsolidationState), name="state"),
+)
+
 reservations = Table(
     "reservations",
     metadata,

@@ -8,12 +8,14 @@ from milepost.domain.memory import Scope
 from milepost.ports.ledger import Orphan
 from milepost.storage.approvals import SqlApprovals
 from milepost.storage.budgets import SqlBudgets
+from milepost.storage.consolidations import SqlConsolidations
 from milepost.storage.deltas import SqlDeltas
 from milepost.storage.effects import SqlEffects
 from milepost.storage.environments import SqlEnvironments
 from milepost.storage.events import SqlEventLog
 from milepost.storage.forks import SqlForks
 from milepost.storage.leases import SqlLeases
+from milepost.storage.lives import SqlAgentLives
 from milepost.storage.memory import SqlMemory
 from milepost.storage.memory_tasks import SqlMemoryTasks
 from milepost.storage.orphans import find_orphans
@@ -50,6 +52,8 @@ class Transaction:
         self.deltas = SqlDeltas(conn, self.notify)
         self.leases = SqlLeases(conn)
         self.workers = SqlWorkers(conn)
+        self.lives = SqlAgentLives(conn)
+        self.consolidations = SqlConsolidations(conn)
         self.memory = SqlMemory(conn)
         self.memory_tasks = SqlMemoryTasks(conn, self.notify)
 

@@ -27,15 +27,18 @@ from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.engine.effects import effect_id
 from milepost.engine.images import check_image
+from milepost.memory.block_files import FileBlocks
 from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
 from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
+from milepost.services.blocks import BlockService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
+from milepost.services.consolidations import ConsolidationService
 from milepost.services.contents import Contents
 from milepost.services.environments import EnvironmentRules, EnvironmentService
 from milepost.services.exporting.service import ExportService
@@ -45,6 +48,8 @@ from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
+from milepost.services.lives import AgentService
+from milepost.services.memory_edits import MemoryEdits
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -53,6 +58,7 @@ from milepost.services.sessions import SessionService, workspace_folder
 from milepost.services.turns import TurnService
 from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
+from tests.support.semantic import WordMemory
 
 T = TypeVar("T")
 
@@ -273,6 +279,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
     contents = Contents(FileBlobStore(root / "blobs"))
     agents = {AGENT: AgentConfig(AGENT, "scripted", "demo")}
     turns = TurnService(ledger, contents, clock, ids, agents, validate_route)
+    edits = MemoryEdits(ledger, clock, BlockService(ledger, FileBlocks(root)), WordMemory())
 
     def check(name: str) -> Any:
         async def run() -> Check:
@@ -293,6 +300,8 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         ),
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
         checkpoints=CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents),
+        agents=AgentService(ledger, clock, ids, agents, turns),
+        consolidations=ConsolidationService(ledger, clock, edits, agents),
         search=SearchService(ledger),
         exports=ExportService(ledger, contents, clock, "0.1.0"),
         imports=ImportService(ledger, contents, clock, ids),
