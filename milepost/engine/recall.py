@@ -159,7 +159,7 @@ class Claim:
 
     Attributes:
         tokens: content words in order.
-        spoken: all words in order.
+        spoken: all words in order, reduced to their stems.
         names: words within sentences that begin with a capital.
         strict: numbers, words of direction and whether something is denied.
     """
@@ -173,9 +173,9 @@ class Claim:
     def of(cls, text: str) -> Claim:
         """The claim that a text makes."""
         strict = sorted([*_NUMBER.findall(text), *(word.lower() for word in _DIRECTION.findall(text))])
-        names = {part for name in _NAME.findall(text) for part in words(name)} - {_FIRST_PERSON}
+        names = {stem for name in _NAME.findall(text) for stem in _stems(name)} - {_FIRST_PERSON}
         denies = "not" if _NEGATION.search(text) else ""
-        return cls(tuple(tokens(text)), tuple(words(text)), frozenset(names), (denies, *strict))
+        return cls(tuple(tokens(text)), _stems(text), frozenset(names), (denies, *strict))
 
     def may_say(self, other: Claim) -> bool:
         """Whether this later text may say what `other` said, so that their vectors have to decide.
@@ -195,6 +195,10 @@ class Claim:
         if Counter(self.tokens) == Counter(other.tokens):
             return _rotated(*both)
         return len(self.tokens) != len(other.tokens) or sum(map(ne, *both)) != 1
+
+
+def _stems(text: str) -> tuple[str, ...]:
+    return tuple(stem for word in words(text) for stem in tokens(word))
 
 
 def _rotated(one: tuple[str, ...], other: tuple[str, ...]) -> bool:

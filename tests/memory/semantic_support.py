@@ -60,9 +60,9 @@ def said(
     number: int, text: str, *, kind: str = "request", day: int = 0, speaker: str = "", **more: object
 ) -> MemoryEntry:
     """What was said in turn `number`, a minute after the one before."""
-    at = day * DAY + number * MINUTE
+    more.setdefault("at", day * DAY + number * MINUTE)
     values = {"id": f"e{number}", "turn_id": f"t{number}", "turn_number": number, **more}
-    return MemoryEntry(text=text, kind=kind, at=at, speaker=speaker, **values)  # type: ignore[arg-type]
+    return MemoryEntry(text=text, kind=kind, speaker=speaker, **values)  # type: ignore[arg-type]
 
 
 def fact(number: int, text: str, **more: object) -> MemoryEntry:
