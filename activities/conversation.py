@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from activities.attached import Attached
 from milepost.domain.checkpoints import Segment
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
@@ -24,7 +24,6 @@ from milepost.domain.events import (
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
-    ImagePart,
     Message,
     ProviderState,
     ToolCallPart,
@@ -134,6 +133,7 @@ class Conversations:
         self._decoded = DecodedEvents()
         self._turns = EarlierTurns(self._decoded.event)
         self._checkpoints = None if checkpoints is None else checkpoints(self._turns)
+        self._attached = Attached(contents)
 
     async def turn(self, turn_id: str, agent: str) -> TurnContext:
         """This turn only. Raises TurnNotFound, LedgerCorrupt."""
@@ -165,7 +165,7 @@ class Conversations:
         context = await self._ledger.read(lambda tx: self._context(tx, turn_id, agent, round_))
         parts = [
             replace(part, messages=tuple([await self._load(message) for message in part.messages]))
-            for part in context.parts
+            for part in await self._attached.given(context.parts)
         ]
         messages = [message for part in parts for message in part.messages]
         found = context.compacted
@@ -242,9 +242,8 @@ class Conversations:
     async def _load(self, message: Message) -> Message:
         match message:
             case UserMessage():
-                images = [await self._image(image) for image in message.images]
                 text = await self._whole(message.text)
-                return UserMessage(replace(text, text=before_request(message.before, text.text)), tuple(images))
+                return UserMessage(replace(text, text=before_request(message.before, text.text)), message.images)
             case ToolMessage():
                 # The model gets the bounded text; the whole output is in the ledger for people and for paging tools.
                 return message
@@ -254,9 +253,6 @@ class Conversations:
                 if state is not None and state.data.blob is not None:
                     state = ProviderState(state.provider, state.model, await self._whole(state.data))
                 return AssistantMessage(parts, state)
-
-    async def _image(self, image: ImagePart) -> ImagePart:
-        return replace(image, data=base64.b64encode(await self._contents.load_bytes(image.blob)).decode("ascii"))
 
     async def _part(self, part: AssistantPart) -> AssistantPart:
         if isinstance(part, ToolCallPart) and part.arguments.blob is not None:

@@ -9,10 +9,12 @@ from activities.guard import Stopped, guarded
 from activities.toolcalls import Result, ToolCall
 from milepost.domain.effects import EffectState
 from milepost.domain.errors import MilepostError
+from milepost.domain.tools import READ_ATTACHMENT
+from milepost.services.attached_texts import AttachmentReader, Piece
 from milepost.services.finishing import CANCELLED_TEXT
 from milepost.services.outputs import OutputReader, Place
 from milepost.tools import PlannedInternal, ToolOutput
-from milepost.tools.definitions import OUTPUT_CHARACTERS
+from milepost.tools.definitions import ATTACHMENT_CHARACTERS, OUTPUT_CHARACTERS
 from milepost.tools.outputs import parse_ref, render_matches, render_slice
 
 InternalTool = Callable[[ToolCall, dict[str, Any]], Awaitable[ToolOutput]]
@@ -57,6 +59,24 @@ def output_tools(reader: OutputReader) -> dict[str, InternalTool]:
         return render_matches(await reader.search(_place(call), arguments["query"], ref), arguments["query"])
 
     return {"read_output": read, "search_output": search}
+
+
+def attachment_tools(reader: AttachmentReader) -> dict[str, InternalTool]:
+    """`read_attachment`."""
+
+    async def read(call: ToolCall, arguments: dict[str, Any]) -> ToolOutput:
+        offset, limit = int(arguments.get("offset", 0)), int(arguments.get("limit", ATTACHMENT_CHARACTERS))
+        return render_attachment(await reader.read(call.params.turn_id, arguments["name"], offset, limit))
+
+    return {READ_ATTACHMENT: read}
+
+
+def render_attachment(piece: Piece) -> ToolOutput:
+    """A part of a file's text as a model gets it, and where to read on."""
+    more = f"read on from offset {piece.end}" if piece.end < piece.size else "this is the end"
+    note = f" {piece.note}" if piece.note and piece.end >= piece.size else ""
+    head = f"[{piece.name!r}, characters {piece.offset}-{piece.end - 1} of {piece.size}; {more}.{note}]"
+    return ToolOutput(f"{piece.text}\n{head}", False, {"offset": piece.offset, "end": piece.end, "size": piece.size})
 
 
 def _place(call: ToolCall) -> Place:

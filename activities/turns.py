@@ -31,6 +31,7 @@ from milepost.domain.tools import (
     BUILTIN_TOOL_POLICIES,
     EDITING_TOOLS,
     MEMORY_TOOLS,
+    READ_ATTACHMENT,
     UNSANDBOXED_TOOLS,
     ToolDefinition,
     tool_approval,
@@ -93,7 +94,9 @@ class TurnActivities:
                 models_queue, sandbox_queue = self._queues(tx, session)
                 try:
                     require_started(tx, turn.request.options.agent or session.agents[0])
-                    started = self._started(turn, session, reason, tx.budgets.limits(session.session_id))
+                    started = self._started(
+                        turn, session, reason, tx.budgets.limits(session.session_id), _has_files(tx, turn)
+                    )
                 except MilepostError as error:
                     return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))
                 event = NewEvent(started_key(turn.turn_id, started.agent), started, turn.turn_id)
@@ -103,18 +106,25 @@ class TurnActivities:
 
             return await self._ledger.write(body)
 
-    def _started(self, turn: Turn, session: Session, tools_unavailable: str | None, limits: Limits) -> AgentStarted:
+    def _started(
+        self, turn: Turn, session: Session, tools_unavailable: str | None, limits: Limits, attached: bool
+    ) -> AgentStarted:
         options = turn.request.options
         agent_id = options.agent or session.agents[0]
         agent = self._agents.get(agent_id)
         if agent is None:
             raise AgentUnknown(f"The configuration no longer has the agent '{agent_id}'.", field="agent")
         memory = agent.memory if self._has_memory else None
-        built_in = [tool for tool in agent.tools if tool in BUILTIN_TOOL_POLICIES and offered_with(memory, tool)]
+        built_in = [
+            tool
+            for tool in agent.tools
+            if tool in BUILTIN_TOOL_POLICIES and offered_with(memory, tool) and (attached or tool != READ_ATTACHMENT)
+        ]
         sandboxed = [tool for tool in built_in if tool not in UNSANDBOXED_TOOLS]
         offered = [tool for tool in built_in if tools_unavailable is None or tool in UNSANDBOXED_TOOLS]
         # Tools of the user's own need no sandbox.
-        custom = self._custom_tools.offered([tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES])
+        own = [tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES]
+        custom = self._custom_tools.offered(own)
         self._hooks.require([hook.name for hook in agent.hooks if hook.on_failure is OnFailure.DENY])
         approvals = {tool: tool_approval(tool, agent.approvals) for tool in offered}
         approvals |= {tool.name: tool_approval(tool.name, agent.approvals, tool.policy.approval) for _, tool in custom}
@@ -177,6 +187,10 @@ def offered_with(memory: MemorySettings | None, tool: str) -> bool:
     if tool in EDITING_TOOLS:
         return memory is not None and any(not block.read_only for block in memory.blocks)
     return memory is not None or tool not in MEMORY_TOOLS
+
+
+def _has_files(tx: LedgerTx, turn: Turn) -> bool:
+    return bool(turn.request.attachments) or tx.attachments.count(turn.session_id, 1) > 0
 
 
 def _budget(configured: Budget, session: Limits, turn: Limits | None) -> Budget:

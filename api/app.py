@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from api.live import DEFAULT_MAX_READERS, LiveReaders
 from api.routes import (
     agents,
     approvals,
+    attachments,
     checkpoints,
     environments,
     exports,
@@ -34,6 +36,7 @@ from milepost.security.guard import Guard
 from milepost.security.hosts import HostPolicy
 from milepost.services.catalog import Services
 
+_UPLOAD = re.compile(r"/api/v1/sessions/[^/]+/attachments")
 _OPEN = frozenset(
     {
         ("GET", "/"),
@@ -82,7 +85,7 @@ def create_app(
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
     reading = (sessions, environments, turns, history, rewinds, checkpoints, agents, search)
-    work = (*reading, exports, imports, approvals)
+    work = (*reading, exports, imports, attachments, approvals)
     for area in (*work, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
@@ -102,7 +105,7 @@ def create_app(
 
 
 def _has_own_limits(method: str, path: str) -> bool:
-    return (method, path) == ("POST", "/api/v1/imports")
+    return method == "POST" and (path == "/api/v1/imports" or _UPLOAD.fullmatch(path) is not None)
 
 
 def _is_open(method: str, path: str) -> bool:

@@ -9,7 +9,14 @@ from fastapi import Depends, Path
 from starlette.requests import HTTPConnection
 
 from api.schemas.sessions import ID_PATTERN
-from milepost.domain.errors import ApprovalNotFound, EffectNotFound, PolicyRuleNotFound, SessionNotFound, TurnNotFound
+from milepost.domain.errors import (
+    ApprovalNotFound,
+    AttachmentNotFound,
+    EffectNotFound,
+    PolicyRuleNotFound,
+    SessionNotFound,
+    TurnNotFound,
+)
 from milepost.security.access import Access, Identity
 from milepost.security.guard import IDENTITY_KEY
 from milepost.services.catalog import Services
@@ -51,6 +58,12 @@ async def _approval_id(approval_id: Annotated[str, Path(description="Id of an ap
     return approval_id
 
 
+async def _attachment_id(attachment_id: Annotated[str, Path(description="Id of an attachment.")]) -> str:
+    if not _ID.fullmatch(attachment_id):
+        raise AttachmentNotFound("There is no attachment with this id.", field="attachment_id")
+    return attachment_id
+
+
 async def _rule_id(rule_id: Annotated[str, Path(description="Id of a policy rule.")]) -> str:
     if not _ID.fullmatch(rule_id):
         raise PolicyRuleNotFound("There is no policy rule with this id.", field="rule_id")
@@ -67,5 +80,6 @@ SessionId = Annotated[str, Depends(_session_id)]
 TurnId = Annotated[str, Depends(_turn_id)]
 EffectId = Annotated[str, Depends(_effect_id)]
 ApprovalId = Annotated[str, Depends(_approval_id)]
+AttachmentId = Annotated[str, Depends(_attachment_id)]
 RuleId = Annotated[str, Depends(_rule_id)]
 Actor = Annotated[str, Depends(_actor)]

@@ -40,6 +40,7 @@ _TAGS = {
     "rewinds": "Going back to a turn.",
     "search": "Finding texts again.",
     "exports": "Sessions as files, and back.",
+    "attachments": "Files that a Session's turns refer to.",
     "approvals": "What waits for a person, what a person decided for calls to come, and how lost calls turned out.",
     "live": "Events and text as they come. The WebSocket at `/api/v1/ws?session=...&after=...` sends the same frames.",
     "models": "What can be called with the configured keys.",

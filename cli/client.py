@@ -48,6 +48,10 @@ class ApiClient:
         filled = {key: value for key, value in (body or {}).items() if value is not None}
         return self._body(await self._send("POST", path, body=filled if body is not None else None))
 
+    async def delete(self, path: str) -> Json:
+        """A JSON document."""
+        return self._body(await self._send("DELETE", path))
+
     async def text(self, path: str, **query: str | int | bool | None) -> str:
         """A whole text."""
         response = await self._send("GET", path, query=query)

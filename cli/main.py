@@ -10,6 +10,7 @@ import typer
 from cli.commands import (
     agents,
     approvals,
+    attachments,
     backups,
     chat,
     checkpoints,
@@ -53,6 +54,7 @@ for module in (
     exports,
     checkpoints,
     agents,
+    attachments,
     approvals,
     servers,
     config,

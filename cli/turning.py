@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cli.attaching import check_files, send_files
 from cli.client import ApiClient
 from cli.connection import Need, Reached, reach
 from cli.failures import ConnectionLost, Exit, RemoteFailure
@@ -39,6 +40,7 @@ class Order:
     """What a person asks for: a new request, or the one of the turn `retry_of` again.
 
     Without `session_id` a new request opens a Session on `workspace`; `settle` gets its environment Ready first.
+    `attach` are files that are not sent yet.
     """
 
     text: str
@@ -51,6 +53,7 @@ class Order:
     script: str | None = None
     budget: Json | None = None
     settle: Settle | None = None
+    attach: list[Path] = field(default_factory=list)
     retry_of: str | None = None
     turn_id: str = field(default_factory=lambda: UuidIds().new("trn"))
 
@@ -83,6 +86,7 @@ def check_order(call: Invocation, order: Order) -> None:
 
     if order.retry_of is not None:
         return
+    check_files(order.attach)
     if order.session_id is None:
         workspace_folder(workspace_of(order), call.root.path)
     config = call.config
@@ -132,6 +136,7 @@ async def one_turn(reached: Reached, order: Order, *, view: LiveView, position: 
     try:
         if fresh and order.settle is not None:
             await order.settle(client, str(order.session_id))
+        await send_files(client, str(order.session_id), order.attach, once=True)
         turn = await begin(client, order)
     except (RemoteFailure, EnvironmentNotReady):
         if fresh:

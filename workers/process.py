@@ -16,7 +16,7 @@ from activities.conversation import Conversations, OpenCheckpoints
 from activities.custom import CustomCalls
 from activities.environments import EnvironmentActivities
 from activities.hooks import HookedCalls
-from activities.internal import InternalCalls, output_tools
+from activities.internal import InternalCalls, attachment_tools, output_tools
 from activities.models import ModelActivities
 from activities.remembered import MemoryParts, memory_parts
 from activities.sandboxed import SandboxedCalls
@@ -41,6 +41,7 @@ from milepost.ports.system import Clock
 from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.ports.workflows import WorkflowStarter
 from milepost.security.redaction import Redactor
+from milepost.services.attached_texts import AttachmentReader
 from milepost.services.checkpoints import Checkpoints, CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
@@ -155,7 +156,8 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
     )
     sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard)
     custom = CustomCalls(parts.custom_tools, parts.redactor)
-    internal = InternalCalls(output_tools(OutputReader(parts.ledger, parts.contents)) | memory.tools)
+    outputs, files = OutputReader(parts.ledger, parts.contents), AttachmentReader(parts.ledger, parts.contents)
+    internal = InternalCalls({**output_tools(outputs), **attachment_tools(files), **memory.tools})
     hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
     tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, internal, hooked, stops)
     return TurnSteps(conversations, turns, models, tools, memory)

@@ -13,6 +13,7 @@ from api.schemas.sessions import ID_PATTERN, MAX_LIMIT
 from api.schemas.turns import NumberPage, TurnShape, turn_fields
 from api.schemas.usage import UsageShape
 from api.times import rfc3339, rfc3339_or_none
+from milepost.domain.attachments import AttachmentRef
 from milepost.domain.effects import Effect, EffectState
 from milepost.domain.events import ContextCompacted
 from milepost.domain.turns import TurnStatus
@@ -130,6 +131,34 @@ class ToolShape(Shape):
         )
 
 
+class AttachedShape(Shape):
+    """A file that the turn's request refers to, as it was then. `state` is that of its text, `note` why it is so."""
+
+    attachment_id: str
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    state: str
+    note: str | None
+    content_path: str
+    text_path: str | None
+
+    @classmethod
+    def of(cls, ref: AttachmentRef) -> AttachedShape:
+        return cls(
+            attachment_id=ref.attachment_id,
+            name=ref.name,
+            media_type=ref.blob.media_type,
+            size=ref.blob.size,
+            sha256=ref.blob.digest,
+            state=ref.state.value,
+            note=ref.note,
+            content_path=f"/api/v1/attachments/{ref.attachment_id}/content",
+            text_path=None if ref.text is None else f"/api/v1/attachments/{ref.attachment_id}/text",
+        )
+
+
 class HistoryTurn(TurnShape):
     """A turn with what its agents said and did. `output` is the answer: that of the last agent that has one."""
 
@@ -138,6 +167,7 @@ class HistoryTurn(TurnShape):
     """Whether `output` is a preview; the whole is at {self}/output."""
     agents: list[AgentShape]
     tools: list[ToolShape]
+    attachments: list[AttachedShape]
 
     @classmethod
     def from_entry(cls, entry: HistoryEntry, status: TurnStatus, temporal_url: str) -> HistoryTurn:
@@ -148,6 +178,7 @@ class HistoryTurn(TurnShape):
                 "output_truncated": entry.output.blob is not None,
                 "agents": [AgentShape.of(agent) for agent in entry.agents],
                 "tools": [ToolShape.of(card) for card in entry.tools],
+                "attachments": [AttachedShape.of(ref) for ref in entry.turn.request.attachments],
             }
         )
 

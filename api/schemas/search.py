@@ -17,7 +17,7 @@ AgentName = Annotated[str, *at_most(500)]
 Time = Annotated[str, Field(max_length=64, examples=["2026-01-31T12:00:00Z"])]
 Cursor = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 State = Literal["running", "completed", "failed", "stopped", "interrupted"]
-Kind = Literal["session", "request", "output", "error", "call", "result"]
+Kind = Literal["session", "request", "attachment", "output", "error", "call", "result"]
 
 
 class SearchQuery(Query):

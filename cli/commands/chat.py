@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.commands.attachments import Attach
 from cli.commands.run import Agent, Model, Provider, Script, SetupChoice, Workspace, summarize
 from cli.environments import Setup, decide
 from cli.failures import ConnectionLost, Exit
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from cli.turning import Order
 
 LEAVE = ("/exit", "/quit")
-COMMANDS = "Commands: /help, /exit (or /quit). A line that begins with a space is sent as it is."
+COMMANDS = (
+    "Commands: /attach FILE (goes with the next line), /help, /exit (or /quit). "
+    "A line that begins with a space is sent as it is."
+)
 _COMMAND = re.compile(r"/[A-Za-z_-]*(\s|$)")
 
 MAX_INSTANCES = 20
@@ -53,12 +57,14 @@ async def chat(
     model: Model = None,
     script: Script = None,
     setup: SetupChoice = Setup.ASK,
+    attach: Attach = None,
 ) -> Exit:
     """Talk to an agent: each line is a turn. Ctrl-C stops the turn at hand; at the prompt it leaves."""
     from cli.connection import Need, reach
     from cli.turning import Order, check_order, read_script
 
-    first = Order("-", session, workspace, None, agent, provider, model, read_script(script))
+    files = attach or []
+    first = Order("-", session, workspace, None, agent, provider, model, read_script(script), attach=files)
     first.settle = partial(decide, call, setup)
     conversation = _Conversation(call, first)
     for remaining in reversed(range(MAX_INSTANCES)):
@@ -112,12 +118,27 @@ class _Conversation:
             word = text.strip()
             if word in LEAVE:
                 return None
-            if _COMMAND.match(text):
+            if text.startswith("/attach "):
+                self._attach(text.removeprefix("/attach ").strip())
+            elif _COMMAND.match(text):
                 known = word == "/help"
                 self._call.out.note(COMMANDS if known else f"There is no command {short(text.split()[0])}. {COMMANDS}")
             elif word:
                 return dataclasses.replace(self._template, text=text, turn_id=UuidIds().new("trn"))
         return None
+
+    def _attach(self, name: str) -> None:
+        """Keep a file for the next turn."""
+        from cli.attaching import check_files
+
+        path = Path(name)
+        try:
+            check_files([path])
+        except MilepostError as error:
+            self._call.out.error(error)
+            return
+        self._template.attach.append(path)
+        self._call.out.note(f"{short(path.name)} goes with the next line.")
 
     async def _turn(self, reached: Reached, order: Order) -> None:
         from cli.turning import one_turn

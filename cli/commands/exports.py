@@ -57,15 +57,15 @@ async def export(
         if output is None:
             await _write(pieces, sys.stdout.buffer)
             return
-        size = await _write_file(pieces, output)
+        size = await write_file(pieces, output)
     if call.json:
         call.out.document({"session_id": session, "format": wanted.value, "file": str(output), "bytes": size})
     else:
         call.out.note(f"Wrote {size:,} bytes to {output}.")
 
 
-async def _write_file(pieces: AsyncGenerator[bytes, None], output: Path) -> int:
-    """A whole file or none: it gets its name when it is complete."""
+async def write_file(pieces: AsyncGenerator[bytes, None], output: Path) -> int:
+    """Write a whole file or none: it gets its name when it is complete."""
     part = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
         # As bytes come in no faster than a disk takes them, writing them here holds nothing up.

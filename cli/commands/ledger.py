@@ -146,6 +146,12 @@ def print_entry(call: Invocation, turn: Json) -> None:
         f"[bold]Turn {turn['number']}[/] [{style}]{status}[/]{old} · {turn['created_at']} · {turn['turn_id']}"
     )
     call.out.line(f"[dim]Asked:[/] {escape(short(turn['request'], 300))}")
+    for file in turn["attachments"]:
+        note = f" ({short(file['note'], 100)})" if file["note"] else ""
+        call.out.line(
+            f"  [dim]Attached:[/] {escape(short(file['name'], 100))} · {file['size']:,} bytes{escape(note)}"
+            f" [dim]{file['attachment_id']}[/]"
+        )
     for tool in turn["tools"]:
         mark = mark_of(tool["state"], is_error=tool["is_error"], ended=turn["state"] != "running")
         word = f" [{mark.style}]({mark.word})[/]" if mark.word else ""

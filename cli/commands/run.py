@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.budgets import TurnBudget, budget_body
+from cli.commands.attachments import Attach
 from cli.environments import Setup, decide
 from cli.failures import Exit
 from cli.invocation import Invocation, command
@@ -52,6 +53,7 @@ async def run(
     model: Model = None,
     script: Script = None,
     budget: TurnBudget = None,
+    attach: Attach = None,
     wait: Wait = False,
     setup: SetupChoice = Setup.ASK,
 ) -> Exit:
@@ -68,6 +70,7 @@ async def run(
         model=model,
         script=read_script(script),
         budget=budget_body(budget),
+        attach=attach or [],
         settle=partial(decide, call, setup),
     )
     view = LiveView(sys.stderr if call.json else sys.stdout)

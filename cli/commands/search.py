@@ -27,7 +27,7 @@ async def search(
     state: Annotated[str | None, typer.Option("--state", metavar="STATE", help="Only turns in this state.")] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help="session, request, output, error, call or result."),
+        typer.Option("--kind", metavar="KIND", help="session, request, attachment, output, error, call or result."),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="From this time on: 2026-01-31T12:00:00Z.")

@@ -9,6 +9,7 @@ import typer
 
 from cli.budgets import TurnBudget, budget_body
 from cli.commands import changes
+from cli.commands.attachments import Attach
 from cli.commands.run import Agent, Model, Provider, Request, Script, Wait, exit_of_turn, show_turn
 from cli.failures import Exit
 from cli.invocation import Invocation, command
@@ -39,21 +40,26 @@ async def send(
     model: Model = None,
     script: Script = None,
     budget: TurnBudget = None,
+    attach: Attach = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the turn is accepted; a running instance does it.")
     ] = False,
     wait: Wait = False,
 ) -> Exit:
     """Send a turn to a Session and follow it to its end."""
+    from cli.attaching import check_files, send_files
     from cli.connection import Need, reach
     from cli.live import LiveView
     from cli.requests import request_text
     from cli.turning import Order, begin, carry_out, read_script
 
     text = await request_text(call, request)
-    order = Order(text, session, None, None, agent, provider, model, read_script(script), budget_body(budget))
+    script_text, limits, files = read_script(script), budget_body(budget), attach or []
+    order = Order(text, session, None, None, agent, provider, model, script_text, limits, attach=files)
     if detach:
+        check_files(files)
         async with reach(call, Need.WRITE) as reached:
+            await send_files(reached.client, session, files, once=True)
             turn = await begin(reached.client, order)
             if reached.info is None:
                 call.out.note("No instance is running: the turn waits until one is (milepost dev).", style="yellow")

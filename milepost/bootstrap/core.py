@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from milepost.bootstrap import checks
+from milepost.bootstrap.attachments import open_attachments
 from milepost.bootstrap.checkpoints import open_checkpoints
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.embedders import InstanceEmbedders
@@ -30,6 +31,7 @@ from milepost.providers.pricing import PriceBook
 from milepost.providers.tokenizers import Tokenizers
 from milepost.sandboxes.detection import FolderDetector
 from milepost.services.approvals import ApprovalService
+from milepost.services.attachments import AttachmentService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
@@ -77,6 +79,7 @@ class Core:
     extensions: Extensions
     checkpoints: CheckpointStore
     embedders: InstanceEmbedders
+    attachments: AttachmentService
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
@@ -90,7 +93,8 @@ class Core:
             self.root.path,
             environment_rules(self.config).check_image,
         )
-        turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate)
+        read = self.attachments.settled
+        turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate, read)
         parts = checks.Parts(
             self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal, self.extensions
         )
@@ -113,6 +117,7 @@ class Core:
                 lambda path: workspace_folder(path, self.root.path),
             ),
             environments=self.environments,
+            attachments=self.attachments,
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
             checkpoints=CheckpointService(self.ledger, self.clock, self.checkpoints, agents),
             agents=AgentService(self.ledger, self.clock, self.ids, agents, turns),
@@ -186,16 +191,18 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         extensions = await stack.enter_async_context(open_extensions(config))
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
-        clock = SystemClock()
+        clock, ids, contents = SystemClock(), UuidIds(), Contents(FileBlobStore(config.blobs(root.blobs)))
         environments = EnvironmentService(ledger, clock, FolderDetector(), environment_rules(config))
+        attachments = open_attachments(config, ledger, contents, clock, ids)
+        stack.push_async_callback(attachments.close)
         yield Core(
             config=config,
             root=root,
             clock=clock,
-            ids=UuidIds(),
+            ids=ids,
             ledger=ledger,
             notifier=notifier,
-            contents=Contents(FileBlobStore(config.blobs(root.blobs))),
+            contents=contents,
             gateway=gateway,
             prices=PriceBook(config.providers, config.prices),
             counters=counters,
@@ -210,9 +217,11 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             extensions=extensions,
             checkpoints=open_checkpoints(root),
             embedders=embedders,
+            attachments=attachments,
         )
 
 
 def _forget_leases(tx: LedgerTx) -> None:
     tx.leases.clear()
+    tx.attachments.release()
     tx.workspaces.forget_operations()

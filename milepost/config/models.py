@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, StringConstraints
 
+from milepost.config.attachments import AttachmentsSection
 from milepost.config.budgets import BudgetSection
 from milepost.config.embeddings import EmbeddingsSection
 from milepost.config.hooks import HookSection
@@ -31,7 +32,16 @@ MIB = 1024**2
 MAX_MEMORY = 1024**5
 
 ToolName = Literal[
-    "read_file", "write_file", "edit_file", "list_dir", "grep", "glob", "bash", "read_output", "search_output"
+    "read_file",
+    "write_file",
+    "edit_file",
+    "list_dir",
+    "grep",
+    "glob",
+    "bash",
+    "read_output",
+    "search_output",
+    "read_attachment",
 ]
 
 
@@ -271,5 +281,6 @@ class Settings(Section):
     snapshots: SnapshotsSection = SnapshotsSection()
     checkpoints: CheckpointsSection = CheckpointsSection()
     consolidation: ConsolidationSection = ConsolidationSection()
+    attachments: AttachmentsSection = AttachmentsSection()
     worker: WorkerSection = WorkerSection()
     logging: LoggingSection = LoggingSection()

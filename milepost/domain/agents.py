@@ -31,6 +31,7 @@ ALL_TOOLS = (
     "bash",
     "read_output",
     "search_output",
+    "read_attachment",
 )
 
 

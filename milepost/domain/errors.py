@@ -168,6 +168,11 @@ class BlobNotFound(MilepostError):
     kind = ErrorKind.STORAGE
 
 
+class AttachmentNotFound(MilepostError):
+    code = "attachment_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
 class AgentUnknown(MilepostError):
     code = "agent_unknown"
     kind = ErrorKind.NOT_FOUND

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, ApprovalState
+from milepost.domain.attachments import AttachmentScope, AttachmentState
 from milepost.domain.budgets import Budget, Limits, Overflow
 from milepost.domain.compaction import Boundary, ContextPolicy
 from milepost.domain.consolidation import MemoryConsolidated
@@ -72,6 +73,24 @@ class TurnBegun:
     workflow_id: str
     idempotency_key: str | None = None
     retry_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentConsumed:
+    """A file has become a part of the conversation with this turn's request, and stays readable whatever is removed.
+
+    Told again by a later turn that gets it after a rewind has taken out the first one. A once-scoped file is used up.
+    `text` is the snapshot of what was taken out of it.
+    """
+
+    TYPE: ClassVar[str] = "attachment.consumed"
+    VERSION: ClassVar[int] = 1
+    turn_id: str
+    attachment_id: str
+    name: str
+    scope: AttachmentScope
+    state: AttachmentState
+    text: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -621,6 +640,7 @@ Event = (
     | SessionClosed
     | SessionReopened
     | TurnBegun
+    | AttachmentConsumed
     | AgentStarted
     | ModelCalled
     | ModelRetried
@@ -665,6 +685,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     SessionClosed,
     SessionReopened,
     TurnBegun,
+    AttachmentConsumed,
     AgentStarted,
     ModelCalled,
     ModelRetried,

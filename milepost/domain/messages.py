@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from milepost.domain.attachments import AttachmentRef
 from milepost.domain.content import BlobRef, Content
 
 
@@ -78,11 +79,15 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """`before` is what precedes the text: what the agent was reminded of. On its way to a provider they are one."""
+    """`before` is what precedes the text: what the agent was reminded of. `files` are the attachments of a request.
+
+    On its way to a provider they have become one text with its images.
+    """
 
     text: Content
     images: tuple[ImagePart, ...] = ()
     before: str = ""
+    files: tuple[AttachmentRef, ...] = ()
     kind: Literal["user"] = "user"
 
 

@@ -9,10 +9,14 @@ from milepost.domain.turns import TurnState
 
 
 class SearchKind(StrEnum):
-    """Which text of a Session a hit is in. `CALL` is a tool's name and arguments, `RESULT` what it gave back."""
+    """Which text of a Session a hit is in. `ATTACHMENT` is a file's name and the text in it.
+
+    `CALL` is a tool's name and arguments, `RESULT` what it gave back.
+    """
 
     SESSION = "session"
     REQUEST = "request"
+    ATTACHMENT = "attachment"
     OUTPUT = "output"
     ERROR = "error"
     CALL = "call"

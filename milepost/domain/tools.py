@@ -50,6 +50,9 @@ class CustomTool:
     timeout: float
 
 
+READ_ATTACHMENT = "read_attachment"
+"""Offered only in Sessions that have attachments."""
+
 BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
     "read_file": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "list_dir": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
@@ -66,6 +69,7 @@ BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
     "recall_search": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "recall_timeframe": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "forget": ToolPolicy(EffectClass.INTERNAL_STATE, Parallel.ORDERED),
+    READ_ATTACHMENT: ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
 }
 """Every built-in tool's effect class, parallel policy and default approval; documented in docs/tools.md.
 
@@ -79,7 +83,7 @@ EDITING_TOOLS = frozenset({"core_memory_append", "core_memory_replace", "core_me
 MEMORY_TOOLS = EDITING_TOOLS | {"recall_search", "recall_timeframe", "forget"}
 """Built-in tools that work on the agent's memory; offered to agents that have one."""
 
-UNSANDBOXED_TOOLS = MEMORY_TOOLS | {"read_output", "search_output"}
+UNSANDBOXED_TOOLS = MEMORY_TOOLS | {"read_output", "search_output", READ_ATTACHMENT}
 """Built-in tools that work on what Milepost keeps of the Session. They need no sandbox and run where model calls do."""
 
 ANY_TOOL = "*"

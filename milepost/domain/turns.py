@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from milepost.domain.attachments import AttachmentRef
 from milepost.domain.budgets import Limits
 from milepost.domain.content import Content
 from milepost.domain.usage import Usage
@@ -59,10 +60,14 @@ class TurnOptions:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """What a person asked. `text` is kept whole; `options` are part of the content that idempotency compares."""
+    """What a person asked. `text` is kept whole; `options` are part of the content that idempotency compares.
+
+    `attachments` are the files that were selected when the turn was accepted.
+    """
 
     text: Content
     options: TurnOptions = TurnOptions()
+    attachments: tuple[AttachmentRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

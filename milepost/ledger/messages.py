@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from milepost.domain.attachments import AttachmentRef, AttachmentState
 from milepost.domain.content import BlobRef, Content
 from milepost.domain.messages import (
     AssistantMessage,
@@ -41,7 +42,21 @@ def _blob(value: Value) -> BlobRef:
 
 def _user(value: Value) -> UserMessage:
     images = [ImagePart(_blob(image["blob"]), image["name"], image["data"]) for image in value["images"]]
-    return UserMessage(_content(value["text"]), tuple(images), value["before"])
+    files = tuple([_file(file) for file in value.get("files", ())])
+    return UserMessage(_content(value["text"]), tuple(images), value["before"], files)
+
+
+def _file(value: Value) -> AttachmentRef:
+    text, image = value["text"], value["image"]
+    return AttachmentRef(
+        value["attachment_id"],
+        value["name"],
+        _blob(value["blob"]),
+        AttachmentState(value["state"]),
+        None if text is None else _blob(text),
+        None if image is None else _blob(image),
+        value["note"],
+    )
 
 
 def _assistant(value: Value) -> AssistantMessage:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from milepost.domain.events import (
     AgentOutput,
+    AttachmentConsumed,
     Event,
     ModelCalled,
     ModelFailed,
@@ -59,6 +60,9 @@ def search_texts(event: Event) -> list[SearchText]:
             return [SearchText(SearchKind.SESSION, 0, "", f"{event.title}\n{event.workspace_path}")]
         case TurnBegun():
             return [SearchText(SearchKind.REQUEST, 0, "", event.request.text.text)]
+        case AttachmentConsumed():
+            text = "" if event.text is None else event.text.text
+            return [SearchText(SearchKind.ATTACHMENT, 0, "", f"{event.name}\n{text}")]
         case AgentOutput():
             return [SearchText(SearchKind.OUTPUT, 0, event.agent, event.text.text)]
         case ModelCalled():
@@ -83,6 +87,7 @@ SEARCHED_TYPES = tuple(
     for cls in (
         SessionOpened,
         TurnBegun,
+        AttachmentConsumed,
         AgentOutput,
         ModelCalled,
         ToolFinished,

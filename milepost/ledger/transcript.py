@@ -61,7 +61,7 @@ def turn_messages(events: Iterable[Event], agent: str, *, readable: bool = False
     for event in relevant:
         match event:
             case TurnBegun():
-                messages.append(UserMessage(event.request.text, before=before))
+                messages.append(UserMessage(event.request.text, before=before, files=event.request.attachments))
             case ModelCalled() if event.agent == agent:
                 messages.append(event.message)
                 for index, call in enumerate(event.message.calls):

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from milepost.domain.approvals import Approval, ApprovalState, PolicyRule
+from milepost.domain.attachments import Attachment, AttachmentRef
 from milepost.domain.budgets import Limits, Reservation, ReservationState, Spending
 from milepost.domain.consolidation import Consolidation, ConsolidationState
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
@@ -578,6 +579,49 @@ class Workers(Protocol):
         """
 
 
+class Attachments(Protocol):
+    """Files of Sessions, with the text that was taken out of them."""
+
+    def add(self, attachment: Attachment, text: str | None = None) -> None: ...
+
+    def get(self, attachment_id: str) -> Attachment:
+        """Raises AttachmentNotFound."""
+
+    def find(self, attachment_id: str) -> Attachment | None: ...
+
+    def text(self, attachment_id: str) -> str | None:
+        """What was taken out of it; None for nothing, or no such attachment."""
+
+    def selected(self, session_id: str, limit: int) -> list[Attachment]:
+        """Those the next turn refers to, in the order they were attached."""
+
+    def page(self, session_id: str, *, before: str | None, limit: int) -> list[Attachment]:
+        """All of a Session, newest first; `before` is the id of the last one of the page before.
+
+        Raises AttachmentNotFound for `before`.
+        """
+
+    def count(self, session_id: str, limit: int) -> int:
+        """How many a Session has; counting ends at `limit`."""
+
+    def take(self, attachment_id: str, at: int, before: int) -> bool:
+        """Take one in hand to read it: a pending one, or one that was last taken before `before`; False otherwise."""
+
+    def settle(self, ref: AttachmentRef, text: str | None) -> bool:
+        """Note what became of one in hand; False if that is known already, or it has been removed."""
+
+    def release(self) -> None:
+        """Let others take what is in hand. Only for a process that alone may use the ledger: the readers are dead."""
+
+    def use(self, attachment_id: str, turn_id: str) -> None:
+        """The turn has taken it into the conversation."""
+
+    def remove(self, attachment_id: str, at: int) -> None: ...
+
+    def delete(self, attachment_id: str) -> None:
+        """For one that nothing has used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Orphan:
     """The row `key` of `table` has in `column` the id `missing`, which no row of `parent` has."""
@@ -620,6 +664,8 @@ class LedgerTx(Protocol):
     def outbox(self) -> Outbox: ...
     @property
     def deltas(self) -> Deltas: ...
+    @property
+    def attachments(self) -> Attachments: ...
     @property
     def leases(self) -> Leases: ...
     @property

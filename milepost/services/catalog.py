@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from milepost.services.approvals import ApprovalService
+from milepost.services.attachments import AttachmentService
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.consolidations import ConsolidationService
@@ -36,6 +37,7 @@ class Services:
     rewinds: RewindService
     forks: ForkService
     environments: EnvironmentService
+    attachments: AttachmentService
     changes: ChangesService
     checkpoints: CheckpointService
     agents: AgentService

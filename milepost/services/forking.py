@@ -17,11 +17,12 @@ from milepost.domain.sessions import Session, SessionStatus
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.workspaces import RestoreState
 from milepost.ledger.codec import decode_event
-from milepost.ledger.copies import NOT_COPIED, copied_event, copied_id, copied_key
+from milepost.ledger.copies import NOT_COPIED, copied_event, copied_id, copied_key, copied_request
 from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.snapshots import Snapshots
 from milepost.ports.system import Clock
+from milepost.services.copying import copy_used
 from milepost.services.memory_tasks import rebuild_memory
 from milepost.services.restores import RestoreService
 
@@ -120,6 +121,7 @@ class ForkCopier:
             session_id=fork.session_id,
             number=number,
             state=TurnState.RUNNING,
+            request=copied_request(old.request, fork.session_id),
             idempotency_key=None,
             workflow_id=workflow_id,
             ended_at=None,
@@ -129,6 +131,7 @@ class ForkCopier:
             copied_from=old.turn_id,
         )
         tx.turns.add(new)
+        copy_used(tx, old, fork.session_id, turn_id, self._clock.now())
         ids = _copy_effects(tx, old, fork.session_id, turn_id)
         size, late = 0, False
         for item in tx.events.read_turn(fork.source_id, old.turn_id):

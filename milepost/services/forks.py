@@ -19,6 +19,7 @@ from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.snapshots import Snapshots
 from milepost.ports.system import Clock, IdSource
 from milepost.services.changes import traces
+from milepost.services.copying import copy_selection
 from milepost.services.forking import PAGE, ForkCopier, Forked, lineage
 from milepost.services.sessions import session_title
 from milepost.services.workspaces import leased
@@ -169,6 +170,7 @@ class ForkService:
             created_at=now,
         )
         tx.forks.add(fork)
+        copy_selection(tx, source.session_id, session_id)
         if tree is not None:
             restore = Restore(
                 restore_id=session_id,

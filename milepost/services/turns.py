@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from milepost.contracts.naming import turn_workflow_id
@@ -26,12 +26,13 @@ from milepost.domain.events import StopRequested, StreamKind, TurnBegun, TurnSto
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
 from milepost.domain.usage import Usage
-from milepost.ledger.codec import encode
+from milepost.ledger.codec import canonical_bytes, to_json
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
 from milepost.ports.notifier import OUTBOX_TOPIC, stop_topic
 from milepost.ports.system import Clock, IdSource
 from milepost.services.contents import Contents, text_bytes
 from milepost.services.lives import require_started
+from milepost.services.selecting import select_attachments
 from milepost.services.sessions import MAX_PAGE, require_active
 from milepost.services.statuses import status_at
 
@@ -45,6 +46,14 @@ class ValidateRoute(Protocol):
     """Raises ProviderUnknown, SecretMissing or InvalidInput if no call could ever be made; no network."""
 
     def __call__(self, provider: str, model: str, script: str | None = None) -> None: ...
+
+
+FilesRead = Callable[[str], Awaitable[None]]
+"""Waits until the files that a Session's next turn refers to have been read, for a bounded time."""
+
+
+async def nothing_to_read(session_id: str) -> None:
+    """`FilesRead` where there are no files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,7 @@ class TurnService:
         ids: IdSource,
         agents: Mapping[str, AgentConfig],
         validate_route: ValidateRoute,
+        files_read: FilesRead = nothing_to_read,
     ) -> None:
         self._ledger = ledger
         self._contents = contents
@@ -107,6 +117,7 @@ class TurnService:
         self._ids = ids
         self._agents = agents
         self._validate_route = validate_route
+        self._files_read = files_read
 
     async def begin(self, request: BeginTurn) -> TurnView:
         """Accept a turn durably: turn row, `turn.begun` and outbox row in one transaction.
@@ -120,6 +131,7 @@ class TurnService:
         """
         _check_request(request)
         await self._check_script(request)
+        await self._files_read(request.session_id)
         accepted = TurnRequest(
             await self._contents.store(request.text),
             TurnOptions(
@@ -145,7 +157,8 @@ class TurnService:
         _check_keys(keys)
         old = (await self.get(request.turn_id)).turn
         if not dry_run:
-            return await self._accept(old.session_id, old.request, keys)
+            await self._files_read(old.session_id)
+            return await self._accept(old.session_id, replace(old.request, attachments=()), keys)
 
         def body(tx: LedgerTx) -> TurnView:
             session = tx.sessions.get(old.session_id)
@@ -160,7 +173,7 @@ class TurnService:
         return await self._ledger.read(body)
 
     async def _accept(self, session_id: str, accepted: TurnRequest, keys: _Keys) -> TurnView:
-        digest = hashlib.sha256(encode(accepted)).hexdigest()
+        digest = _content_digest(accepted)
         turn_id = keys.turn_id or self._ids.new("trn")
         now = self._clock.now()
 
@@ -176,12 +189,13 @@ class TurnService:
             running = tx.turns.running(session_id)
             if running is not None:
                 raise turn_running(running)
+            files = select_attachments(tx, session_id, turn_id, once=keys.retry_of is None)
             turn = Turn(
                 turn_id=turn_id,
                 session_id=session_id,
                 number=number,
                 state=TurnState.RUNNING,
-                request=accepted,
+                request=replace(accepted, attachments=files.refs),
                 content_digest=digest,
                 idempotency_key=keys.idempotency_key,
                 workflow_id=turn_workflow_id(self._ledger.instance_id, turn_id),
@@ -198,9 +212,9 @@ class TurnService:
                 retry_of=keys.retry_of,
             )
             tx.turns.add(turn)
-            begun = TurnBegun(turn_id, number, accepted, turn.workflow_id, keys.idempotency_key, keys.retry_of)
+            begun = TurnBegun(turn_id, number, turn.request, turn.workflow_id, keys.idempotency_key, keys.retry_of)
             event = NewEvent(f"{turn_id}/begun", begun, turn_id)
-            tx.events.append(session_id, StreamKind.SESSION, [event], now)
+            tx.events.append(session_id, StreamKind.SESSION, [event, *files.consumed], now)
             tx.outbox.add(OutboxKind.START_TURN, turn_id, now)
             tx.notify(session_id)
             tx.notify(OUTBOX_TOPIC)
@@ -301,6 +315,12 @@ class TurnService:
 
     def _view(self, tx: LedgerTx, turn: Turn, now: int) -> TurnView:
         return TurnView(turn, status_at(tx, turn, now))
+
+
+def _content_digest(accepted: TurnRequest) -> str:
+    """Of what a client sends. Files are not a part of it: a request that is sent again finds none selected any more."""
+    content = {key: value for key, value in to_json(accepted).items() if key != "attachments"}
+    return hashlib.sha256(canonical_bytes(content)).hexdigest()
 
 
 def _by_keys(tx: LedgerTx, session_id: str, keys: _Keys) -> Turn | None:

@@ -102,6 +102,7 @@ class VerificationService:
         if walked is None:
             return
         result.turns += len(states)
+        await self._attachments(session_id, result)
         for turn_id, state in states.items():
             end = walked.ends.get(turn_id)
             if turn_id not in walked.ends:
@@ -144,20 +145,41 @@ class VerificationService:
                 await self._blobs(event, result)
         return stream
 
+    async def _attachments(self, session_id: str, result: Verification) -> None:
+        """Read the blobs of files that no turn has used yet; those of others are named by events."""
+        before: str | None = None
+        while True:
+            page = await self._ledger.read(
+                lambda tx, last=before: tx.attachments.page(session_id, before=last, limit=PAGE)  # type: ignore[misc]
+            )
+            for item in page:
+                ref = item.ref
+                for blob in (ref.blob, ref.text, ref.image):
+                    problem = None if blob is None else await self._new_blob_problem(blob, result)
+                    if problem is not None:
+                        result.add(session_id, f"Attachment {ref.attachment_id}: {problem}")
+            if len(page) < PAGE:
+                return
+            before = page[-1].ref.attachment_id
+
     async def _blobs(self, event: StoredEvent, result: Verification) -> None:
         """Read every blob that the event names, once."""
         if b'"digest":"' not in event.payload:
             return
         for value in blob_refs(parse(event.payload)):
             ref = BlobRef(value["digest"], value["size"], value["media_type"])
-            digest = bytes.fromhex(ref.digest)
-            if digest in self._seen:
-                continue
-            self._seen.add(digest)
-            result.blobs += 1
-            problem = await self._blob_problem(ref)
+            problem = await self._new_blob_problem(ref, result)
             if problem is not None:
                 result.add(event.stream_id, f"Event {event.seq} ('{event.type}'): {problem}")
+
+    async def _new_blob_problem(self, ref: BlobRef, result: Verification) -> str | None:
+        """What is wrong with a blob that was not looked at before."""
+        digest = bytes.fromhex(ref.digest)
+        if digest in self._seen:
+            return None
+        self._seen.add(digest)
+        result.blobs += 1
+        return await self._blob_problem(ref)
 
     async def _blob_problem(self, ref: BlobRef) -> str | None:
         size = 0

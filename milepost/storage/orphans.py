@@ -21,6 +21,7 @@ _UNDECLARED: tuple[_Reference, ...] = (
     (tables.reservations.c.session_id, tables.sessions.c.session_id),
     (tables.reservations.c.turn_id, tables.turns.c.turn_id),
     (tables.deltas.c.turn_id, tables.turns.c.turn_id),
+    (tables.attachments.c.used_by, tables.turns.c.turn_id),
 )
 """References that are no foreign keys, so that appending does not pay for them."""
 

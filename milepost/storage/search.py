@@ -47,7 +47,7 @@ _SHOWN = (
 )
 _FROM = "search_passages p LEFT JOIN turns t ON t.turn_id = p.turn_id"
 # What a person asked and was told counts more than what tools said.
-_WEIGHT = "CASE p.kind WHEN 'result' THEN 0.4 WHEN 'call' THEN 0.6 ELSE 1.0 END"
+_WEIGHT = "CASE p.kind WHEN 'result' THEN 0.4 WHEN 'attachment' THEN 0.4 WHEN 'call' THEN 0.6 ELSE 1.0 END"
 _RANKS = {
     # bm25() is negative, smaller is better.
     "sqlite": ("search_words w", "w.rowid", "search_words MATCH :query", f"-bm25(search_words) * {_WEIGHT}"),

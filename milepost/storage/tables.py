@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from milepost.domain.approvals import ApprovalState, Verdict
+from milepost.domain.attachments import AttachmentScope, AttachmentState
 from milepost.domain.budgets import ReservationState
 from milepost.domain.consolidation import ConsolidationState
 from milepost.domain.effects import EffectClass, EffectState
@@ -529,6 +530,25 @@ token_factors = Table(
     Column("samples", Integer, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     PrimaryKeyConstraint("provider", "model"),
+)
+
+attachments = Table(
+    "attachments",
+    metadata,
+    Column("attachment_id", Identifier, nullable=False),
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("scope", Identifier, nullable=False),
+    Column("state", Identifier, nullable=False),
+    Column("ref", LargeBinary, nullable=False),
+    Column("text", Utf8),
+    Column("created_at", BigInteger, nullable=False),
+    Column("tried_at", BigInteger, nullable=False),
+    Column("used_by", Identifier),
+    Column("removed_at", BigInteger),
+    PrimaryKeyConstraint("attachment_id"),
+    Index(None, "session_id", "created_at", "attachment_id"),
+    CheckConstraint(one_of("scope", AttachmentScope), name="scope"),
+    CheckConstraint(one_of("state", AttachmentState), name="state"),
 )
 
 leases = Table(

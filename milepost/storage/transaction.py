@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from milepost.domain.memory import Scope
 from milepost.ports.ledger import Orphan
 from milepost.storage.approvals import SqlApprovals
+from milepost.storage.attachments import SqlAttachments
 from milepost.storage.budgets import SqlBudgets
 from milepost.storage.consolidations import SqlConsolidations
 from milepost.storage.deltas import SqlDeltas
@@ -50,6 +51,7 @@ class Transaction:
         self.budgets = SqlBudgets(conn)
         self.outbox = SqlOutbox(conn, self.notify)
         self.deltas = SqlDeltas(conn, self.notify)
+        self.attachments = SqlAttachments(conn)
         self.leases = SqlLeases(conn)
         self.workers = SqlWorkers(conn)
         self.lives = SqlAgentLives(conn)

@@ -40,6 +40,7 @@ MAX_BYTES = {
     ("glob", "pattern"): 16 * 1024,
     ("read_output", "ref"): 64,
     ("search_output", "ref"): 64,
+    ("read_attachment", "name"): 4 * 1024,
     ("search_output", "query"): 1024,
     **MEMORY_ARGUMENT_BYTES,
 }

@@ -27,6 +27,7 @@ from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
 from milepost.engine.effects import effect_id
 from milepost.engine.images import check_image
+from milepost.extraction import ProcessExtractor
 from milepost.memory.block_files import FileBlocks
 from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
@@ -34,6 +35,7 @@ from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
 from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
+from milepost.services.attachments import AttachmentService
 from milepost.services.blocks import BlockService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
@@ -298,6 +300,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         environments=EnvironmentService(
             ledger, clock, FolderDetector(), EnvironmentRules(lambda image: check_image(image, (), any_image=False))
         ),
+        attachments=AttachmentService(ledger, contents, clock, ids, ProcessExtractor()),
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
         checkpoints=CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents),
         agents=AgentService(ledger, clock, ids, agents, turns),

@@ -23,6 +23,7 @@ from milepost.domain.turns import Turn
 from milepost.domain.usage import Usage
 from milepost.ledger.story import AgentOpens, Block, Calls, Reasons, Remarks, Says, TurnCloses, TurnOpens
 from milepost.services.contents import Contents
+from milepost.services.exporting.files import AttachedFiles
 from milepost.services.exporting.texts import (
     CALL_STATES,
     MAX_OUTPUT_CHARACTERS,
@@ -70,6 +71,7 @@ class HtmlExport:
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
+        self._files = AttachedFiles(contents)
 
     def opening(self, session: Session) -> str:
         """The page up to its list of turns."""
@@ -108,6 +110,8 @@ class HtmlExport:
             case TurnOpens():
                 yield _turn(block.turn)
                 async for piece in self._whole(block.turn.request.text):
+                    yield piece
+                async for piece in self._files.of(block.turn):
                     yield piece
                 yield "</div>\n"
             case AgentOpens():

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from milepost.domain.approvals import Approval
+from milepost.domain.attachments import Attachment
 from milepost.domain.content import BlobRef
 from milepost.domain.effects import Effect
 from milepost.domain.errors import BlobNotFound
@@ -25,7 +26,13 @@ from milepost.services.exporting.reading import ROWS, Span, SpanReader
 
 FORMAT = "milepost.session"
 VERSION = 1
-SECTIONS = ("turns", "effects", "approvals", "rewinds", "events", "blobs")
+SECTIONS = ("turns", "effects", "approvals", "rewinds", "attachments", "events", "blobs")
+LATER_SECTIONS = frozenset({"attachments"})
+"""Those that a document of an earlier release does not have."""
+
+FEW = 20
+"""Rows with long texts that are read at once."""
+
 PIECE_BYTES = 192 * 1024
 """Of a blob in one record: a multiple of three, so that the pieces' base64 texts can be joined."""
 
@@ -71,6 +78,7 @@ class LosslessExport:
             "effects": self._effects(),
             "approvals": self._approvals(),
             "rewinds": self._rewinds(),
+            "attachments": self._attachments(),
             "events": self._events(),
             "blobs": self._blob_pieces(),
         }
@@ -112,6 +120,20 @@ class LosslessExport:
             for rewind in page:
                 if rewind.last_number <= self._span.last_number:
                     yield canonical_bytes(to_json(rewind))
+
+    async def _attachments(self) -> AsyncIterator[bytes]:
+        session_id = self._span.session.session_id
+
+        def read(tx: LedgerTx, last: tuple[Attachment, str | None] | None) -> list[tuple[Attachment, str | None]]:
+            before = None if last is None else last[0].ref.attachment_id
+            page = tx.attachments.page(session_id, before=before, limit=FEW)
+            return [(item, tx.attachments.text(item.ref.attachment_id)) for item in page]
+
+        async for page in self._reader.rows(read, FEW):
+            for attachment, text in page:
+                # A turn that has begun since may have used it.
+                used = attachment.used_by if attachment.used_by in self._turn_ids else None
+                yield canonical_bytes(self._noted(to_json(replace(attachment, used_by=used))) | {"text": text})
 
     async def _events(self) -> AsyncIterator[bytes]:
         async for batch in self._reader.events(self._span):

@@ -25,6 +25,7 @@ from milepost.services.exporting.texts import (
     duration,
     moment,
     one_line,
+    size_words,
     spent,
 )
 
@@ -64,6 +65,7 @@ class MarkdownExport:
                 yield _turn(block.turn)
                 async for piece in self._text(block.turn.request.text, "> "):
                     yield piece
+                yield _files(block.turn)
             case AgentOpens():
                 yield f"\n### {_inline(one_line(f'{block.agent} ({block.provider} / {block.model})', 300))}\n"
             case Reasons():
@@ -176,6 +178,17 @@ def _turn(turn: Turn) -> str:
     old = ", superseded by a rewind" if turn.superseded else ""
     ended = "" if turn.ended_at is None else f" · {duration(turn.ended_at - turn.created_at)}"
     return f"\n## Turn {turn.number}: {turn.state.value}{old}\n\n{moment(turn.created_at)}{ended} · `{turn.turn_id}`\n"
+
+
+def _files(turn: Turn) -> str:
+    if not turn.request.attachments:
+        return ""
+    lines = [
+        f"- {_inline(one_line(ref.name, 300))} ({_inline(one_line(ref.blob.media_type, 100))}, "
+        f"{size_words(ref.blob.size)}, SHA-256 `{ref.blob.digest}`)"
+        for ref in turn.request.attachments
+    ]
+    return "\nAttached:\n\n" + "\n".join(lines) + "\n"
 
 
 def _end(turn: Turn) -> str:

@@ -99,14 +99,16 @@ class SpanReader:
         for block in story.end():
             yield block
 
-    async def rows(self, read: Callable[[LedgerTx, T | None], list[T]]) -> AsyncGenerator[list[T], None]:
-        """Pages of rows: `read` gets the last row so far."""
+    async def rows(
+        self, read: Callable[[LedgerTx, T | None], list[T]], size: int = ROWS
+    ) -> AsyncGenerator[list[T], None]:
+        """Pages of rows: `read` gets the last row so far, and gives fewer than `size` at the end."""
         last: T | None = None
         while True:
             page = await self._ledger.read(lambda tx, last=last: read(tx, last))  # type: ignore[misc]
             if page:
                 yield page
-            if len(page) < ROWS:
+            if len(page) < size:
                 return
             last = page[-1]
 

@@ -40,6 +40,14 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def size_words(size: int) -> str:
+    """A number of bytes as people say it."""
+    for unit, factor in (("MiB", 1024**2), ("KiB", 1024)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
 def moment(microseconds: int) -> str:
     """A time to the second, in UTC."""
     return (_EPOCH + timedelta(microseconds=microseconds)).strftime("%Y-%m-%d %H:%M:%S UTC")

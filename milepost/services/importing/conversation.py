@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from milepost.contracts.naming import turn_workflow_id
 from milepost.domain.approvals import Approval
+from milepost.domain.attachments import Attachment
 from milepost.domain.budgets import Spending
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
@@ -98,6 +99,9 @@ class _Made:
         return iter(())
 
     def rewinds(self) -> Iterator[Rewind]:
+        return iter(())
+
+    def attachments(self) -> Iterator[tuple[Attachment, str | None]]:
         return iter(())
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.domain.approvals import Approval, ApprovalState
+from milepost.domain.attachments import MAX_ATTACHMENTS, MAX_NAME_CHARACTERS, MAX_TEXT_BYTES, Attachment
 from milepost.domain.budgets import Spending
 from milepost.domain.effects import SETTLED_EFFECT_STATES, Effect, EffectState
-from milepost.domain.events import LATE_EVENTS, TERMINAL_TURN_EVENTS, Event, TurnBegun
+from milepost.domain.events import LATE_EVENTS, TERMINAL_TURN_EVENTS, AttachmentConsumed, Event, TurnBegun
 from milepost.domain.rewinds import Rewind
 from milepost.domain.turns import Turn, TurnState
 from milepost.services.importing.plan import BadLine
@@ -39,9 +40,10 @@ def check_record(value: dict[str, Any], line: int | None) -> None:
         if depth > MAX_DEPTH:
             raise BadLine(line, f"The record is nested over {MAX_DEPTH} levels deep.")
         if isinstance(item, dict):
-            blob = item.get("blob")
-            if isinstance(blob, dict) and blob.keys() == {"digest", "size", "media_type"}:
-                _check_blob(blob, line)
+            for name in ("blob", "text", "image"):
+                blob = item.get(name)
+                if isinstance(blob, dict) and blob.keys() == {"digest", "size", "media_type"}:
+                    _check_blob(blob, line)
             stack.extend((each, depth + 1) for each in item.values() if isinstance(each, dict | list))
         else:
             stack.extend((each, depth + 1) for each in item if isinstance(each, dict | list))
@@ -94,6 +96,8 @@ class Course:
         self._effects: dict[str, str] = {}
         self._open: list[tuple[str, int | None]] = []
         self._keys: set[str] = set()
+        self._attachments: set[str] = set()
+        self._files: set[str] = set()
         self.begun: set[str] = set()
         self.ends: dict[str, TurnState] = {}
 
@@ -102,6 +106,7 @@ class Course:
         self._own(turn.session_id, "turn", line)
         if turn.number != len(self._rows) + 1:
             raise BadLine(line, f"Turn number {len(self._rows) + 1} is missing.")
+        self._files.update(ref.attachment_id for ref in turn.request.attachments)
         self._rows[turn.turn_id] = _Row(line, turn.number, turn.state, turn.ended_at is not None)
 
     def effect(self, effect: Effect, line: int | None) -> None:
@@ -128,11 +133,33 @@ class Course:
         if not 0 <= rewind.to_number < rewind.last_number <= len(self._rows):
             raise BadLine(line, "The rewind is of turns that the document does not have.")
 
+    def attachment(self, attachment: Attachment, text: str | None, line: int | None) -> None:
+        """The row of an attachment, and what was taken out of it."""
+        self._own(attachment.session_id, "attachment", line)
+        if attachment.used_by is not None and attachment.used_by not in self._rows:
+            raise BadLine(line, "The attachment was used by a turn that the document does not have.")
+        if text is not None and len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+            raise BadLine(line, f"The attachment's text has over {MAX_TEXT_BYTES} bytes.")
+        if not 0 < len(attachment.ref.name) <= MAX_NAME_CHARACTERS:
+            raise BadLine(line, f"An attachment's name has 1 to {MAX_NAME_CHARACTERS} characters.")
+        if len(self._attachments) >= MAX_ATTACHMENTS:
+            raise BadLine(line, f"A Session has at most {MAX_ATTACHMENTS} attachments.")
+        self._attachments.add(attachment.ref.attachment_id)
+
+    def _check_files(self, event: Event, line: int | None) -> None:
+        """An event refers to attachments of the document alone."""
+        named = [ref.attachment_id for ref in event.request.attachments] if isinstance(event, TurnBegun) else []
+        if isinstance(event, AttachmentConsumed):
+            named.append(event.attachment_id)
+        if not self._attachments.issuperset(named):
+            raise BadLine(line, "The event refers to an attachment that the document does not have.")
+
     def event(self, event: Event, key: str, turn_id: str | None, line: int | None) -> None:
         """The next event."""
         if key in self._keys:
             raise BadLine(line, f"The event's key {key[:80]!r} is there twice.")
         self._keys.add(key)
+        self._check_files(event, line)
         named = getattr(event, "turn_id", None)
         if any(each is not None and each not in self._rows for each in (turn_id, named)):
             raise BadLine(line, "The event belongs to no turn of the document.")
@@ -153,6 +180,8 @@ class Course:
 
     def end(self) -> None:
         """Everything has been seen."""
+        if not self._attachments.issuperset(self._files):
+            raise BadLine(None, "A turn refers to an attachment that the document does not have.")
         if len(self.begun) != len(self._rows):
             raise BadLine(None, "Some turns have no 'turn.begun' event.")
         for turn_id, row in self._rows.items():

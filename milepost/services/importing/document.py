@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from milepost.services.exporting.lossless import FORMAT, SECTIONS, VERSION
+from milepost.services.exporting.lossless import FORMAT, LATER_SECTIONS, SECTIONS, VERSION
 from milepost.services.importing.course import check_record
 from milepost.services.importing.plan import BadLine
 
@@ -73,6 +73,8 @@ class Document:
 
     def _parts(self, whole: dict[str, Any]) -> Iterator[Record]:
         for section in (*SECTIONS, "end"):
+            if section not in whole and section in LATER_SECTIONS:
+                continue
             if section not in whole:
                 raise BadLine(None, f"The document has no '{section}'.")
             values = [whole[section]] if section == "end" else whole[section]
@@ -104,6 +106,8 @@ class Document:
                     raise BadLine(number + 1, "Something follows the document's end.")
                 return
             else:
+                if SECTIONS[at] in LATER_SECTIONS and not text.startswith(b'"%s":' % SECTIONS[at].encode()):
+                    at += 1
                 opening = b'"%s":[' % SECTIONS[at].encode()
                 if text not in (opening, opening + b"]"):
                     raise BadLine(number, f"Here '\"{SECTIONS[at]}\":[' is expected.")

@@ -14,6 +14,7 @@ import cattrs
 
 from milepost.contracts.naming import turn_workflow_id
 from milepost.domain.approvals import Approval
+from milepost.domain.attachments import Attachment
 from milepost.domain.budgets import Limits, Spending
 from milepost.domain.effects import Effect
 from milepost.domain.errors import MilepostError
@@ -30,7 +31,7 @@ from milepost.domain.turns import Turn, TurnState
 from milepost.ledger.chain import GENESIS, event_hash
 from milepost.ledger.codec import canonical_bytes, decode_event, from_json
 from milepost.ports.ledger import NewEvent
-from milepost.services.exporting.lossless import FORMAT, SECTIONS
+from milepost.services.exporting.lossless import FORMAT, LATER_SECTIONS, SECTIONS
 from milepost.services.importing.course import Course, check_numbers, check_spending
 from milepost.services.importing.document import Document, Record
 from milepost.services.importing.plan import BadLine, Plan, derived
@@ -92,6 +93,7 @@ class _Pass:
             "effects": self._effect,
             "approvals": self._approval,
             "rewinds": self._rewind,
+            "attachments": self._attachment,
             "events": self._event,
             "blobs": self._blob_piece,
             "end": self._end,
@@ -129,6 +131,12 @@ class _Pass:
         self._found.course.rewind(rewind, record.line)
         self._know(record, rewind.rewind_id, derived("rwd_", self._new_id, rewind.rewind_id))
 
+    def _attachment(self, record: Record) -> None:
+        attachment, text = _attachment(record)
+        self._found.course.attachment(attachment, text, record.line)
+        old = attachment.ref.attachment_id
+        self._know(record, old, derived("att_", self._new_id, old))
+
     def _event(self, record: Record) -> None:
         value = record.value
         event, payload = _event(record)
@@ -165,7 +173,8 @@ class _Pass:
 
     def _end(self, record: Record) -> None:
         self._finish_blob(record.line)
-        if record.value.get("counts") != self._found.counts:
+        counts = record.value.get("counts")
+        if not isinstance(counts, dict) or dict.fromkeys(LATER_SECTIONS, 0) | counts != self._found.counts:
             raise BadLine(record.line, "Records are missing, or too many.")
         if record.value.get("head_hash") != self._hash.hex():
             raise BadLine(record.line, "The events are not those that were exported: their hash chain does not hold.")
@@ -210,6 +219,10 @@ class ExportSource:
         for record in self._records("rewinds"):
             yield from_json(renamed(record.value, self._checked.ids), Rewind)
 
+    def attachments(self) -> Iterator[tuple[Attachment, str | None]]:
+        for record in self._records("attachments"):
+            yield _attachment(Record(record.section, record.line, renamed(record.value, self._checked.ids)))
+
     def _records(self, section: str) -> Iterator[Record]:
         return (record for record in self._document.records(section) if record.section == section)
 
@@ -224,7 +237,7 @@ def renamed(value: Any, ids: dict[str, str]) -> Any:
 
 
 def _renamed_at(key: str, item: Any, ids: dict[str, str]) -> Any:
-    if key.endswith(("_id", "_ids")) or key in ("retry_of", "copied_from", "previous_turn"):
+    if key.endswith(("_id", "_ids")) or key in ("retry_of", "copied_from", "previous_turn", "used_by"):
         if isinstance(item, str):
             return ids.get(item, item)
         if isinstance(item, list):
@@ -277,6 +290,14 @@ def _effect(record: Record) -> Effect:
         return replace(effect, result=None if result is None else base64.b64decode(result, validate=True))
     except (TypeError, ValueError, binascii.Error) as error:
         raise BadLine(record.line, "The effect's result is no base64.") from error
+
+
+def _attachment(record: Record) -> tuple[Attachment, str | None]:
+    value = dict(record.value)
+    text = value.pop("text", None)
+    if not isinstance(text, str | None):
+        raise BadLine(record.line, "The attachment's text is no text.")
+    return _read(Attachment, value, record), text
 
 
 _HEADER: dict[str, type] = {"seq": int, "key": str, "type": str, "version": int, "at": int}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from milepost.domain.approvals import Approval
+from milepost.domain.attachments import Attachment
 from milepost.domain.budgets import Limits, Spending
 from milepost.domain.effects import Effect
 from milepost.domain.errors import InvalidInput
@@ -42,6 +43,7 @@ class Source(Protocol):
     def effects(self) -> Iterator[Effect]: ...
     def approvals(self) -> Iterator[Approval]: ...
     def rewinds(self) -> Iterator[Rewind]: ...
+    def attachments(self) -> Iterator[tuple[Attachment, str | None]]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ class ImportService:
                 tx.approvals.add(approval)
             for rewind in plan.source.rewinds():
                 tx.rewinds.add(rewind)
+            for attachment, text in plan.source.attachments():
+                tx.attachments.add(attachment, text)
             running = tx.turns.running(session_id)
             if running is not None:
                 end_turn(tx, running, Ending(TurnState.INTERRUPTED, INTERRUPTED), now)

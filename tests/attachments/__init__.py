@@ -1,0 +1,1 @@
+"""Files that turns refer to."""
