@@ -13,6 +13,7 @@ from api.faults import Unexpected
 from api.limits import DEFAULT_MAX_BODY_BYTES, BodyLimit
 from api.live import DEFAULT_MAX_READERS, LiveReaders
 from api.routes import (
+    agent_settings,
     agents,
     approvals,
     attachments,
@@ -84,7 +85,7 @@ def create_app(
     app.state.access = access
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
-    reading = (sessions, environments, turns, history, rewinds, checkpoints, agents, search)
+    reading = (sessions, environments, turns, history, rewinds, checkpoints, agents, agent_settings, search)
     work = (*reading, exports, imports, attachments, approvals)
     for area in (*work, models, live, instance, logins, root):
         app.include_router(area.router)

@@ -17,7 +17,11 @@ def require_agreement(call: Invocation, info: InstanceInfo) -> None:
     if own.path is None or info.config_digest in (None, own.digest):
         return
     theirs = info.config_path or "the built-in defaults"
-    if str(own.path) == theirs:
+    same_file = str(own.path) == theirs
+    if same_file and (info.config_digest or "").partition(".")[0] == own.digest.partition(".")[0]:
+        # Agents count as they are in the file now.
+        return
+    if same_file:
         message = f"{own.path} has changed since the running instance (pid {info.pid}) read it"
     else:
         message = f"{own.path} differs from {theirs}, which the running instance (pid {info.pid}) works with"

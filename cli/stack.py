@@ -99,7 +99,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         notifier=core.notifier,
         clock=core.clock,
         contents=core.contents,
-        agents=core.config.agents,
+        agents=core.agents,
         gateway=core.gateway,
         workbench=core.workbench,
         tools=definitions,

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from cli.commands import agent_settings
 from cli.invocation import Invocation, command
 from cli.output import counted
 from cli.routes import API, Json
@@ -19,11 +20,12 @@ State = Literal["running", "pending", "applied", "empty", "rejected", "reverted"
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    agents = typer.Typer(help="List agents, stop them, start them again.", no_args_is_help=True)
+    agents = typer.Typer(help="List agents, edit them, stop them, start them again.", no_args_is_help=True)
     app.add_typer(agents, name="agents")
     command(agents, "list")(list_)
     command(agents, "stop")(stop)
     command(agents, "start")(start)
+    agent_settings.register(agents)
     group = typer.Typer(help="Facts that were promoted into core blocks: review, revert.", no_args_is_help=True)
     app.add_typer(group, name="consolidations")
     command(group, "list")(list_consolidations)

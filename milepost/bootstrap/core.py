@@ -17,7 +17,9 @@ from milepost.bootstrap.extensions import Extensions, open_extensions
 from milepost.bootstrap.sandboxes import environment_rules, open_sandboxes, spec_of
 from milepost.bootstrap.snapshots import open_snapshots
 from milepost.bootstrap.system import SystemClock, UuidIds, release
+from milepost.config.agents import AgentFile
 from milepost.config.loading import Config
+from milepost.config.registry import LiveAgents
 from milepost.domain.events import InstanceStarted, StreamKind
 from milepost.ports.checkpoints import CheckpointStore
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
@@ -63,6 +65,7 @@ class Core:
     """Everything but Temporal."""
 
     config: Config
+    agents: LiveAgents
     root: DataRoot
     clock: SystemClock
     ids: UuidIds
@@ -83,7 +86,7 @@ class Core:
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
-        agents = dict(self.config.agents)
+        agents = self.agents
         sessions = SessionService(
             self.ledger,
             self.clock,
@@ -129,6 +132,7 @@ class Core:
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             live=LiveService(self.ledger, self.notifier, self.clock),
             contents=self.contents,
+            agent_settings=AgentFile(self.config.path, self.agents.refresh),
             models=ModelService(self.gateway, self.config.providers, agents, self.ids),
             health=HealthService(checks.functions(parts), READY_PARTS),
             temporal_ui=temporal.ui,
@@ -197,6 +201,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         stack.push_async_callback(attachments.close)
         yield Core(
             config=config,
+            agents=LiveAgents(config),
             root=root,
             clock=clock,
             ids=ids,

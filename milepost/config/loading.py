@@ -43,8 +43,9 @@ FILE_NAME = "milepost.yaml"
 class Config:
     """The checked configuration with all defaults filled in. `path` is the file it came from, None without one.
 
-    `digest` is the SHA-256 of what the file says, whatever its form: equal files and defaults that are written out have
-    the same one. Variables of the environment and `data_root` are no part of it.
+    `digest` is two SHA-256 with a dot between, of what the file says without its agents, and of its agents, whatever
+    its form: equal files and defaults that are written out have the same one. Variables of the environment and
+    `data_root` are no part of it.
     """
 
     settings: Settings
@@ -194,11 +195,15 @@ def shown(config: Config) -> dict[str, Any]:
 
 def _digest(data: Mapping[str, Any]) -> str:
     try:
-        values = Settings.model_validate(data).model_dump_json(exclude={"data_root"})
+        values = Settings.model_validate(data).model_dump(mode="json", exclude={"data_root"})
     except ValidationError:
         # Valid only together with variables of the environment.
-        values = json.dumps(data, sort_keys=True, default=str)
-    return hashlib.sha256(values.encode("utf-8", "backslashreplace")).hexdigest()
+        values = dict(data)
+    agents = values.pop("agents", {})
+    return ".".join(
+        hashlib.sha256(json.dumps(each, default=str).encode("utf-8", "backslashreplace")).hexdigest()
+        for each in (values, agents)
+    )
 
 
 def _references(value: Any) -> Iterator[str]:

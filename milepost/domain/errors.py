@@ -178,6 +178,18 @@ class AgentUnknown(MilepostError):
     kind = ErrorKind.NOT_FOUND
 
 
+class AgentExists(MilepostError):
+    code = "agent_exists"
+    kind = ErrorKind.CONFLICT
+
+
+class ConfigReadOnly(MilepostError):
+    """The configuration cannot be edited from here: there is no file, or it cannot be written."""
+
+    code = "config_read_only"
+    kind = ErrorKind.CONFLICT
+
+
 class ProviderUnknown(MilepostError):
     code = "provider_unknown"
     other_route_may_help = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from milepost.ports.agents import AgentEditor
 from milepost.services.approvals import ApprovalService
 from milepost.services.attachments import AttachmentService
 from milepost.services.changes import ChangesService
@@ -49,6 +50,7 @@ class Services:
     outcomes: OutcomeService
     live: LiveService
     contents: Contents
+    agent_settings: AgentEditor
     models: ModelService
     health: HealthService
     temporal_ui: str

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.server import ApiServer
 from milepost.bootstrap.system import SystemClock, UuidIds
+from milepost.config.agents import AgentFile
 from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
@@ -312,6 +313,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         outcomes=OutcomeService(ledger, contents, clock),
         live=LiveService(ledger, notifier, clock),
         contents=contents,
+        agent_settings=AgentFile(root / "milepost.yaml"),
         models=ModelService(Gateway(SCRIPTED, NoSecrets()), SCRIPTED, agents, ids),
         health=HealthService({name: check(name) for name in checks}, frozenset({"ledger"})),
         temporal_ui="http://127.0.0.1:8233",
