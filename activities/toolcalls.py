@@ -11,6 +11,7 @@ from milepost.contracts.activities import PlannedCall, RunToolParams, RunToolRes
 from milepost.domain.effects import EffectSpec, EffectState
 from milepost.domain.errors import ArgumentsUnparsable, ToolRejected
 from milepost.domain.events import AgentStarted, ToolStarted
+from milepost.domain.longterm import LONG_TERM_TOOLS
 from milepost.domain.messages import FinishReason, ToolCallPart
 from milepost.domain.tools import (
     BUILTIN_TOOL_POLICIES,
@@ -73,7 +74,7 @@ def plan_arguments(started: AgentStarted, tool: str, arguments: str) -> Planned:
     if custom is None:
         return plan(tool, arguments)
     definition = next(definition for definition in started.tools if definition.name == tool)
-    return plan_custom(definition, arguments, custom.timeout)
+    return plan_custom(definition, arguments, custom.timeout, defaults=tool in LONG_TERM_TOOLS)
 
 
 def plan_call(

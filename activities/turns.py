@@ -124,7 +124,7 @@ class TurnActivities:
         offered = [tool for tool in built_in if tools_unavailable is None or tool in UNSANDBOXED_TOOLS]
         # Tools of the user's own need no sandbox.
         own = [tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES]
-        custom = self._custom_tools.offered(own)
+        custom = self._custom_tools.offered(own, agent_id)
         self._hooks.require([hook.name for hook in agent.hooks if hook.on_failure is OnFailure.DENY])
         approvals = {tool: tool_approval(tool, agent.approvals) for tool in offered}
         approvals |= {tool.name: tool_approval(tool.name, agent.approvals, tool.policy.approval) for _, tool in custom}

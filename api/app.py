@@ -25,6 +25,7 @@ from api.routes import (
     instance,
     live,
     logins,
+    long_term,
     models,
     rewinds,
     root,
@@ -87,7 +88,7 @@ def create_app(
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
     reading = (sessions, environments, turns, history, rewinds, checkpoints, agents, agent_settings, search)
     work = (*reading, exports, imports, attachments, approvals)
-    for area in (*work, models, live, instance, logins, root):
+    for area in (*work, long_term, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
     documentation.install(app, is_open=_is_open, cookie_name=cookie_name)

@@ -39,6 +39,7 @@ _TAGS = {
     "checkpoints": "Cached conversations of this host.",
     "rewinds": "Going back to a turn.",
     "search": "Finding texts again.",
+    "long-term memory": "Records by namespace and key, across Sessions.",
     "exports": "Sessions as files, and back.",
     "attachments": "Files that a Session's turns refer to.",
     "approvals": "What waits for a person, what a person decided for calls to come, and how lost calls turned out.",

@@ -52,6 +52,14 @@ class ApiClient:
         """A JSON document."""
         return self._body(await self._send("DELETE", path))
 
+    async def put(self, path: str, body: Json) -> Json:
+        """A JSON document; `body` is sent as it is."""
+        return self._body(await self._send("PUT", path, body=body))
+
+    async def remove(self, path: str, **query: str | int | bool | None) -> None:
+        """Delete what answers with nothing; parameters that are None are left out."""
+        await self._send("DELETE", path, query=query)
+
     async def text(self, path: str, **query: str | int | bool | None) -> str:
         """A whole text."""
         response = await self._send("GET", path, query=query)

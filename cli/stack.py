@@ -20,6 +20,7 @@ from milepost.bootstrap.system import worker_name
 from milepost.bootstrap.temporal import TemporalConnection, embedded
 from milepost.config.loading import Config
 from milepost.domain.errors import ConfigInvalid
+from milepost.services.longterm.tools import LongTermTools
 
 if TYPE_CHECKING:
     from workers.process import ExecutionParts
@@ -108,7 +109,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         redactor=core.config.secrets.redactor,
         prices=core.prices,
         counters=core.counters,
-        custom_tools=core.extensions.tools,
+        custom_tools=LongTermTools(core.extensions.tools, core.long_term, core.config.agents),
         hooks=core.extensions.hooks,
         snapshots=core.snapshots,
         checkpoints=core.checkpoints,

@@ -90,6 +90,7 @@ async def collect(
     what = f"{counted(done.blobs, 'blob')} ({done.bytes} bytes), {counted(done.states, 'snapshot')}"
     what += f", {counted(done.checkpoints, 'checkpoint')}"
     rest = f", {counted(done.leftovers, 'leftover')} of processes that were killed"
-    call.out.line(f"{'Would remove' if dry_run else 'Removed'} {what}{rest}.")
+    records = f", {counted(done.expired, 'record')} of long-term memory whose time is over"
+    call.out.line(f"{'Would remove' if dry_run else 'Removed'} {what}{rest}{records}.")
     if not done.complete:
         call.out.note("There was more than one collection looks at; run it again.")

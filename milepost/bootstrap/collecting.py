@@ -15,6 +15,7 @@ from pathlib import Path
 
 from milepost.bootstrap.checkpoints import collect_checkpoints
 from milepost.bootstrap.data_root import DataRoot
+from milepost.bootstrap.longterm import remove_expired_records
 from milepost.config.loading import Config
 from milepost.domain.errors import StorageUnavailable
 from milepost.storage import referenced
@@ -26,13 +27,17 @@ MAX_CANDIDATES = 200_000
 
 @dataclass(slots=True)
 class Collected:
-    """What was taken away, or would be. `complete` is False if there was more than one collection looks at."""
+    """What was taken away, or would be. `complete` is False if there was more than one collection looks at.
+
+    `expired` are records of long-term memory whose time is over.
+    """
 
     blobs: int = 0
     bytes: int = 0
     states: int = 0
     checkpoints: int = 0
     leftovers: int = 0
+    expired: int = 0
     complete: bool = True
 
 
@@ -54,6 +59,7 @@ async def collect(config: Config, root: DataRoot, *, grace_seconds: float, dry_r
         await asyncio.to_thread(_remove_leftovers, root, before, done, dry_run)
         done.checkpoints, left = await collect_checkpoints(config, root, before, dry_run=dry_run)
         done.leftovers += left
+        done.expired = await remove_expired_records(config, root, dry_run=dry_run)
     except OSError as error:
         raise StorageUnavailable(
             f"The data root {root.path} cannot be cleaned: {error.strerror or error}.",

@@ -14,6 +14,7 @@ from milepost.bootstrap.checkpoints import open_checkpoints
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.embedders import InstanceEmbedders
 from milepost.bootstrap.extensions import Extensions, open_extensions
+from milepost.bootstrap.longterm import open_long_term
 from milepost.bootstrap.sandboxes import environment_rules, open_sandboxes, spec_of
 from milepost.bootstrap.snapshots import open_snapshots
 from milepost.bootstrap.system import SystemClock, UuidIds, release
@@ -48,6 +49,7 @@ from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
+from milepost.services.longterm.service import LongTermMemory
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -83,6 +85,7 @@ class Core:
     checkpoints: CheckpointStore
     embedders: InstanceEmbedders
     attachments: AttachmentService
+    long_term: LongTermMemory
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
@@ -130,6 +133,7 @@ class Core:
             imports=ImportService(self.ledger, self.contents, self.clock, self.ids, self.root.path),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
+            long_term=self.long_term,
             live=LiveService(self.ledger, self.notifier, self.clock),
             contents=self.contents,
             agent_settings=AgentFile(self.config.path, self.agents.refresh),
@@ -192,6 +196,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         stack.push_async_callback(gateway.close)
         embedders = InstanceEmbedders(config)
         stack.push_async_callback(embedders.close)
+        long_term = await stack.enter_async_context(open_long_term(config, root, ledger, embedders))
         extensions = await stack.enter_async_context(open_extensions(config))
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
@@ -223,6 +228,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             checkpoints=open_checkpoints(root),
             embedders=embedders,
             attachments=attachments,
+            long_term=long_term,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from milepost.config import embeddings
+from milepost.config import embeddings, longterm
 from milepost.config.budgets import BudgetSection
 from milepost.config.document import Path_
 from milepost.config.hooks import HttpHookSection
@@ -32,8 +32,10 @@ from milepost.domain.agents import AgentConfig
 from milepost.domain.budgets import Budget, Limits, limits_of
 from milepost.domain.compaction import ContextPolicy
 from milepost.domain.effects import EffectClass
+from milepost.domain.embeddings import BUILTIN_EMBEDDERS
 from milepost.domain.extensions import HookConfig, HttpHook, HttpPeer, HttpTool, PythonHook, PythonTool, ToolConfig
 from milepost.domain.hooks import HookRule, HookWhen
+from milepost.domain.longterm import LONG_TERM_TOOLS
 from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.prices import PriceList, PriceRule, PriceTier, TokenPrices
 from milepost.domain.providers import (
@@ -64,6 +66,7 @@ def check(settings: Settings) -> Iterator[Fault]:
     yield from _check_tools(settings)
     yield from _check_hooks(settings)
     yield from embeddings.check(settings.embeddings, settings.providers)
+    yield from longterm.check(settings.long_term_memory, [*BUILTIN_EMBEDDERS, *settings.embeddings.embedders])
     encryption = settings.temporal.encryption
     if encryption is not None and encryption.current not in encryption.keys:
         message = f"names a key '{encryption.current}' that is not among the keys."
@@ -93,9 +96,10 @@ def _check_fallbacks(settings: Settings, known: list[str]) -> Iterator[Fault]:
 
 def _check_tools(settings: Settings) -> Iterator[Fault]:
     """Names of tools: each is built in or configured, and none is both."""
-    known = [*BUILTIN_TOOL_POLICIES, *settings.tools]
+    built_in = [*BUILTIN_TOOL_POLICIES, *LONG_TERM_TOOLS]
+    known = [*built_in, *settings.tools]
     for name in settings.tools:
-        if name in BUILTIN_TOOL_POLICIES:
+        if name in built_in:
             yield ("tools", name), "has the name of a built-in tool.", "Give it another name."
     for agent_id, agent in settings.agents.items():
         for index, tool in enumerate(agent.tools):
@@ -109,7 +113,7 @@ def _check_tools(settings: Settings) -> Iterator[Fault]:
 
 
 def _check_hooks(settings: Settings) -> Iterator[Fault]:
-    tools = [*BUILTIN_TOOL_POLICIES, *settings.tools]
+    tools = [*BUILTIN_TOOL_POLICIES, *LONG_TERM_TOOLS, *settings.tools]
     agents = list(settings.agents) or [DEFAULT_AGENT]
     for name, hook in settings.hooks.items():
         for key, given, known in (("tools", hook.tools, tools), ("agents", hook.agents, agents)):
@@ -179,6 +183,7 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
         fallbacks=_fallbacks(settings, section),
         budget=_budget(section.budget),
         context=ContextPolicy(section.context.compact, section.context.threshold, section.context.window),
+        long_term=longterm.agent_long_term(name, section.long_term_memory),
     )
 
 

@@ -25,6 +25,7 @@ from milepost.config.environment import (
     overrides,
     podman_socket,
 )
+from milepost.config.longterm import long_term
 from milepost.config.models import Settings
 from milepost.config.problems import ConfigProblems, problem_at, problems_of
 from milepost.config.references import is_reference
@@ -33,6 +34,7 @@ from milepost.domain.agents import AgentConfig
 from milepost.domain.embeddings import EmbeddingsConfig
 from milepost.domain.errors import ConfigInvalid, SecretMissing
 from milepost.domain.extensions import HookConfig, ToolConfig
+from milepost.domain.longterm import LongTermConfig
 from milepost.domain.prices import PriceList
 from milepost.domain.providers import ProviderConfig
 
@@ -58,6 +60,7 @@ class Config:
     default_agent: str
     prices: PriceList
     embeddings: EmbeddingsConfig
+    long_term: LongTermConfig
     secrets: ReferenceSecrets
     digest: str
 
@@ -162,6 +165,7 @@ def load_config(explicit: Path | None = None) -> Config:
         default_agent=convert.default_agent(settings),
         prices=convert.prices(settings),
         embeddings=embeddings(settings.embeddings),
+        long_term=long_term(settings.long_term_memory),
         secrets=ReferenceSecrets(base),
         digest=_digest(document.data if document else {}),
     )

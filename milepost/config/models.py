@@ -15,6 +15,7 @@ from milepost.config.attachments import AttachmentsSection
 from milepost.config.budgets import BudgetSection
 from milepost.config.embeddings import EmbeddingsSection
 from milepost.config.hooks import HookSection
+from milepost.config.longterm import AgentLongTermSection, LongTermSection
 from milepost.config.prices import PricesSection
 from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
@@ -175,6 +176,7 @@ class AgentSection(Section):
     """Tried in order when a model call fails. Default: those of the provider."""
     budget: BudgetSection = BudgetSection()
     context: ContextSection = ContextSection()
+    long_term_memory: AgentLongTermSection = AgentLongTermSection()
 
 
 class LimitsSection(Section):
@@ -275,6 +277,7 @@ class Settings(Section):
     """Tools of your own, by name. An agent has those that its `tools` name."""
     prices: PricesSection = PricesSection()
     embeddings: EmbeddingsSection = EmbeddingsSection()
+    long_term_memory: LongTermSection = LongTermSection()
     hooks: Annotated[dict[Name, HookSection], Field(max_length=64)] = Field(default_factory=dict)
     """What is asked before and after tool calls, by name, in the order of the file."""
     sandbox: SandboxSection = SandboxSection()

@@ -8,6 +8,7 @@ from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS
 from milepost.domain.budgets import Budget
 from milepost.domain.compaction import ContextPolicy
 from milepost.domain.hooks import HookRule
+from milepost.domain.longterm import AgentLongTerm
 from milepost.domain.memory import MemorySettings
 from milepost.domain.messages import Sampling
 from milepost.domain.providers import Route
@@ -56,5 +57,6 @@ class AgentConfig:
     hooks: tuple[HookRule, ...] = ()
     fallbacks: tuple[Route, ...] = ()
     budget: Budget = field(default_factory=Budget)
+    long_term: AgentLongTerm | None = None
     memory: MemorySettings | None = None
     context: ContextPolicy = field(default_factory=ContextPolicy)

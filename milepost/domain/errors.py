@@ -490,6 +490,41 @@ class CassetteMiss(ModelError):
     may_have_cost = False
 
 
+class NamespaceNotFound(MilepostError):
+    """Long-term memory has no such namespace."""
+
+    code = "namespace_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class VersionConflict(MilepostError):
+    """A record is not of the version that the write was based on."""
+
+    code = "version_conflict"
+    kind = ErrorKind.CONFLICT
+
+
+class RecordUnreadable(MilepostError):
+    """A stored record is damaged, or of a format of a later release; the message names it."""
+
+    code = "record_unreadable"
+    kind = ErrorKind.STORAGE
+
+
+class VectorCorrupt(MilepostError):
+    """A stored vector is not what was written; the message names the record. Searches by words still work."""
+
+    code = "vector_corrupt"
+    kind = ErrorKind.STORAGE
+
+
+class MemoryStoreUnavailable(MilepostError):
+    """A store of long-term memory is not configured here, or its package cannot be loaded."""
+
+    code = "memory_store_unavailable"
+    kind = ErrorKind.UNAVAILABLE
+
+
 class EmbedderUnknown(MilepostError):
     """No embedder has this name; the fix names those that there are."""
 

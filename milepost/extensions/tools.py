@@ -65,7 +65,7 @@ class ConfiguredTools:
                     found[name] = error
         return found
 
-    def offered(self, names: Sequence[str]) -> list[tuple[ToolDefinition, CustomTool]]:
+    def offered(self, names: Sequence[str], agent: str = "") -> list[tuple[ToolDefinition, CustomTool]]:
         """See `CustomTools`."""
         found = [self._get(name) for name in sorted(set(names))]
         return [(loaded.definition, loaded.tool) for loaded in found]

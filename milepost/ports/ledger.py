@@ -30,6 +30,7 @@ from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
 from milepost.domain.workspaces import LeasePurpose, Restore, RestoreState, WorkspaceHead, WorkspaceLease
 from milepost.ledger.chain import StoredEvent
+from milepost.ports.longterm_rows import LongTermRows
 from milepost.ports.memory_rows import MemoryRows, MemoryTasks
 from milepost.ports.search import SearchIndex
 from milepost.ports.semantic_records import SemanticRecords
@@ -674,6 +675,8 @@ class LedgerTx(Protocol):
     def consolidations(self) -> Consolidations: ...
     @property
     def workers(self) -> Workers: ...
+    @property
+    def long_term(self) -> LongTermRows: ...
     @property
     def memory(self) -> MemoryRows: ...
     @property

@@ -66,8 +66,8 @@ class Tool:
 class CustomTools(Protocol):
     """All configured tools of the user's own."""
 
-    def offered(self, names: Sequence[str]) -> list[tuple[ToolDefinition, CustomTool]]:
-        """What a turn records of these tools, in the order of their names.
+    def offered(self, names: Sequence[str], agent: str = "") -> list[tuple[ToolDefinition, CustomTool]]:
+        """What a turn of an agent records of these tools, in the order of their names.
 
         Raises ToolUnavailable: one of them is not configured here, or cannot be loaded.
         """
@@ -88,7 +88,7 @@ class CustomTools(Protocol):
 class NoCustomTools:
     """`CustomTools` of an instance that has none."""
 
-    def offered(self, names: Sequence[str]) -> list[tuple[ToolDefinition, CustomTool]]:
+    def offered(self, names: Sequence[str], agent: str = "") -> list[tuple[ToolDefinition, CustomTool]]:
         for name in names:
             raise ToolUnavailable(f"The configuration has no tool '{name}'.", fix=f"Add it under tools.{name}.")
         return []

@@ -20,6 +20,7 @@ from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
+from milepost.services.longterm.service import LongTermMemory
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -48,6 +49,7 @@ class Services:
     imports: ImportService
     approvals: ApprovalService
     outcomes: OutcomeService
+    long_term: LongTermMemory
     live: LiveService
     contents: Contents
     agent_settings: AgentEditor

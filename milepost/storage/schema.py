@@ -10,21 +10,8 @@ from sqlalchemy import Connection, inspect, text
 
 from milepost.domain.errors import SchemaOutdated, SchemaTooNew
 
-REVISIONS: Final = (
-    "0001",
-    "0002",
-    "0003",
-    "0004",
-    "0005",
-    "0006",
-    "0007",
-    "0008",
-    "0009",
-    "0010",
-    "0011",
-    "0012",
-    "0013",
-)
+LAST: Final = 14
+REVISIONS: Final = tuple(f"{number:04}" for number in range(1, LAST + 1))
 """Every migration of this release, in order; the last is what the code needs."""
 
 VERSION_TABLE: Final = "ledger_schema"

@@ -623,3 +623,60 @@ memory_entries = Table(
     PrimaryKeyConstraint("scope", "id"),
     Index(None, "scope", "at", "id"),
 )
+
+long_term_namespaces = Table(
+    "long_term_namespaces",
+    metadata,
+    Column("namespace_id", BigInteger, autoincrement=False, nullable=False),
+    Column("name", Identifier, nullable=False),
+    Column("embedder", Identifier),
+    Column("dimensions", Integer),
+    Column("changes", BigInteger, nullable=False),
+    Column("forgotten", BigInteger, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("namespace_id"),
+    UniqueConstraint("name"),
+    CheckConstraint("(embedder IS NULL) = (dimensions IS NULL)", name="space"),
+)
+
+_EXPIRING = text("expires_at IS NOT NULL AND document IS NOT NULL")
+_DELETED = text("document IS NULL")
+# A row without a document is what is left of a deleted record: its version, and that it changed.
+long_term_records = Table(
+    "long_term_records",
+    metadata,
+    Column(
+        "namespace_id", BigInteger, ForeignKey("long_term_namespaces.namespace_id"), autoincrement=False, nullable=False
+    ),
+    Column("key", Identifier, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("change", BigInteger, nullable=False),
+    Column("document", LargeBinary),
+    Column("facts", LargeBinary),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("by", Utf8, nullable=False),
+    Column("run_id", Identifier),
+    Column("effect_id", Identifier),
+    PrimaryKeyConstraint("namespace_id", "key"),
+    UniqueConstraint("namespace_id", "change"),
+    Index("ix_long_term_records_expiring", "expires_at", sqlite_where=_EXPIRING, postgresql_where=_EXPIRING),
+    Index("ix_long_term_records_deleted", "updated_at", sqlite_where=_DELETED, postgresql_where=_DELETED),
+    CheckConstraint("(document IS NULL) = (facts IS NULL)", name="document"),
+)
+
+long_term_vectors = Table(
+    "long_term_vectors",
+    metadata,
+    Column(
+        "namespace_id", BigInteger, ForeignKey("long_term_namespaces.namespace_id"), autoincrement=False, nullable=False
+    ),
+    Column("key", Identifier, nullable=False),
+    Column("embedder", Identifier, nullable=False),
+    Column("dimensions", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    PrimaryKeyConstraint("namespace_id", "key", "embedder", "dimensions"),
+)

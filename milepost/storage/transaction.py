@@ -17,6 +17,7 @@ from milepost.storage.events import SqlEventLog
 from milepost.storage.forks import SqlForks
 from milepost.storage.leases import SqlLeases
 from milepost.storage.lives import SqlAgentLives
+from milepost.storage.longterm import SqlLongTerm
 from milepost.storage.memory import SqlMemory
 from milepost.storage.memory_tasks import SqlMemoryTasks
 from milepost.storage.orphans import find_orphans
@@ -53,6 +54,7 @@ class Transaction:
         self.deltas = SqlDeltas(conn, self.notify)
         self.attachments = SqlAttachments(conn)
         self.leases = SqlLeases(conn)
+        self.long_term = SqlLongTerm(conn)
         self.workers = SqlWorkers(conn)
         self.lives = SqlAgentLives(conn)
         self.consolidations = SqlConsolidations(conn)

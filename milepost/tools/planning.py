@@ -82,10 +82,19 @@ class PlannedInternal:
 Planned = PlannedTool | PlannedCustom | PlannedInternal
 
 
-def plan_custom(definition: ToolDefinition, arguments_json: str, timeout: float) -> PlannedCustom:
-    """Check the arguments of a tool of the user's own against its schema. Raises ToolRejected as `plan` does."""
+def plan_custom(
+    definition: ToolDefinition, arguments_json: str, timeout: float, *, defaults: bool = False
+) -> PlannedCustom:
+    """Check the arguments of a tool of the user's own against its schema. Raises ToolRejected as `plan` does.
+
+    `defaults`: what is left out gets the default that the schema gives it.
+    """
     tool = definition.name
     arguments, repaired = _parse(tool, arguments_json)
+    if defaults:
+        properties: dict[str, Any] = definition.parameters["properties"]
+        given = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
+        arguments = {**given, **arguments}
     try:
         error = best_match(validator(definition.parameters).iter_errors(arguments))
     except RecursionError:

@@ -20,12 +20,15 @@ from milepost.config.agents import AgentFile
 from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
-from milepost.domain.errors import ProviderUnknown, StorageUnavailable
+from milepost.domain.embeddings import EmbeddingSpace
+from milepost.domain.errors import EmbedderUnknown, ProviderUnknown, StorageUnavailable
 from milepost.domain.events import AgentStarted, Event, ModelCalled, ModelRetried, StreamKind, ToolFinished
+from milepost.domain.longterm import LongTermConfig
 from milepost.domain.messages import AssistantMessage, FinishReason, ReasoningPart, Sampling, TextPart
 from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
+from milepost.embedders.lexical import LexicalHash
 from milepost.engine.effects import effect_id
 from milepost.engine.images import check_image
 from milepost.extraction import ProcessExtractor
@@ -52,6 +55,8 @@ from milepost.services.history import HistoryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
+from milepost.services.longterm.ledger_store import LedgerLongTerm
+from milepost.services.longterm.service import LongTermMemory
 from milepost.services.memory_edits import MemoryEdits
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
@@ -277,6 +282,29 @@ def validate_route(provider: str, model: str, script: str | None = None) -> None
         raise ProviderUnknown(f"There is no provider '{provider}'.", field="provider", fix="Known: scripted.")
 
 
+class LexicalAlone:
+    """`Embedders` that have the lexical hash and nothing else."""
+
+    default = LexicalHash()
+
+    def named(self, name: str) -> LexicalHash:
+        if name not in ("lexical", "default"):
+            raise EmbedderUnknown(f"There is no embedder '{name}'.", field="embedder", fix="Configured: lexical.")
+        return self.default
+
+    def for_space(self, space: EmbeddingSpace) -> LexicalHash | None:
+        return self.default if space == self.default.space else None
+
+
+def long_term(ledger: Ledger, clock: SystemClock) -> LongTermMemory:
+    store = LedgerLongTerm(ledger)
+
+    async def open_store(_name: str) -> LedgerLongTerm:
+        return store
+
+    return LongTermMemory(open_store, LexicalAlone(), clock, LongTermConfig())
+
+
 def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, Check]) -> Services:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(FileBlobStore(root / "blobs"))
@@ -311,6 +339,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         imports=ImportService(ledger, contents, clock, ids),
         approvals=ApprovalService(ledger, clock, ids),
         outcomes=OutcomeService(ledger, contents, clock),
+        long_term=long_term(ledger, clock),
         live=LiveService(ledger, notifier, clock),
         contents=contents,
         agent_settings=AgentFile(root / "milepost.yaml"),

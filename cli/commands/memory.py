@@ -1,0 +1,14 @@
+"""`milepost memory ...`: the group of what agents remember."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.commands import long_term
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of all kinds of memory."""
+    group = typer.Typer(help="What is remembered: long-term memory by namespace and key.", no_args_is_help=True)
+    app.add_typer(group, name="memory")
+    long_term.register(group)

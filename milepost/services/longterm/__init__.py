@@ -1,0 +1,1 @@
+"""Long-term memory: records by namespace and key, across Sessions."""
