@@ -80,17 +80,25 @@ async def collect(
         typer.Option("--grace", metavar="HOURS", min=MIN_GRACE_HOURS, help="Leave alone what is newer than this."),
     ] = GRACE_HOURS,
 ) -> None:
-    """Remove blobs and snapshots that the ledger does not mention; the instance may go on working."""
+    """Remove blobs, snapshots, containers and volumes that nothing needs; the instance may go on working."""
     from milepost.bootstrap.collecting import collect as take_away
+    from milepost.bootstrap.collecting_sandboxes import collect_sandboxes
 
     done = await take_away(call.config, call.root, grace_seconds=grace * 3600, dry_run=dry_run)
+    boxes = await collect_sandboxes(call.config, call.root, dry_run=dry_run)
     if call.json:
-        call.out.document({"dry_run": dry_run} | dataclasses.asdict(done))
+        call.out.document({"dry_run": dry_run} | dataclasses.asdict(done) | {"sandboxes": dataclasses.asdict(boxes)})
         return
     what = f"{counted(done.blobs, 'blob')} ({done.bytes} bytes), {counted(done.states, 'snapshot')}"
     what += f", {counted(done.checkpoints, 'checkpoint')}"
     rest = f", {counted(done.leftovers, 'leftover')} of processes that were killed"
     records = f", {counted(done.expired, 'record')} of long-term memory whose time is over"
     call.out.line(f"{'Would remove' if dry_run else 'Removed'} {what}{rest}{records}.")
+    both = f"{counted(len(boxes.containers), 'container')}, {counted(len(boxes.volumes), 'volume')}"
+    call.out.line(f"{'Would remove' if dry_run else 'Removed'} {both}.")
+    for name in (*boxes.containers, *boxes.volumes):
+        call.out.line(f"  {name}")
+    if boxes.problem is not None:
+        call.out.note(f"Containers were not looked at: {boxes.problem}", style="yellow")
     if not done.complete:
         call.out.note("There was more than one collection looks at; run it again.")

@@ -223,6 +223,7 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
                 sandboxes,
                 lambda session: spec_of(config, root, instance_id, session),
                 EnvironmentGate(ledger, environments),
+                config.settings.sandbox.idle_seconds,
             ),
             extensions=extensions,
             checkpoints=open_checkpoints(root),

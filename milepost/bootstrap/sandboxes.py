@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from milepost.bootstrap.data_root import DataRoot
+from milepost.bootstrap.system import worker_name
 from milepost.config.environment import podman_environment
 from milepost.config.loading import Config
 from milepost.domain.errors import SandboxUnavailable
@@ -46,6 +47,7 @@ async def podman(config: Config, root: DataRoot, instance_id: str) -> AsyncItera
         image=section.image or DEFAULT_IMAGE,
         images=section.images,
         allow_unenforced=section.allow_unenforced_limits,
+        lease=worker_name(),
         environment=podman_environment(),
     )
     try:

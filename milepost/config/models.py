@@ -208,6 +208,8 @@ class SandboxSection(Section):
     allow_unenforced_limits: bool = False
     """Whether sandboxes run although this machine cannot enforce some of their limits, which is shown."""
     network: Literal["none", "bridge"] = "none"
+    idle_seconds: Annotated[Number, Field(ge=60, le=604_800)] = 1800.0
+    """How long a container is kept that no turn uses."""
     limits: LimitsSection = LimitsSection()
     environment: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
     """Names of this machine's environment variables that commands in the sandbox may see."""

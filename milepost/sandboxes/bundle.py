@@ -85,9 +85,14 @@ def _sources() -> list[tuple[str, str]]:
     return [(name, (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
 
 
-def supervisor_environment(root: str, address: str, home: str) -> dict[str, str]:
-    """The environment variable that `SUPERVISOR_COMMAND` runs: the whole program, its address and directories."""
-    config = {"root": root, "address": address, "home": home}
+def supervisor_environment(root: str, address: str, home: str, *, alone_seconds: float | None = None) -> dict[str, str]:
+    """The environment variable that `SUPERVISOR_COMMAND` runs: the whole program, its address and directories.
+
+    `alone_seconds` is how long it stays when nobody needs it, instead of its own choice.
+    """
+    config: dict[str, str] = {"root": root, "address": address, "home": home}
+    if alone_seconds is not None:
+        config["alone"] = str(alone_seconds)
     program = f"SOURCES = {json.dumps(_sources())}\nCONFIG = {json.dumps(config)}\n{_LOADER}"
     return {SOURCE_VARIABLE: _pack(program)}
 

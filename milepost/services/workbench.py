@@ -25,13 +25,21 @@ SpecOf = Callable[[Session], SandboxSpec]
 class Workbench:
     """One provider, asked at most every 20 s whether it works. Without a `gate` every environment counts as Ready."""
 
-    def __init__(self, provider: SandboxProvider | None, spec_of: SpecOf, gate: EnvironmentGate | None = None) -> None:
+    def __init__(
+        self,
+        provider: SandboxProvider | None,
+        spec_of: SpecOf,
+        gate: EnvironmentGate | None = None,
+        idle_seconds: float = 1800.0,
+    ) -> None:
         self._provider = provider
         self._spec_of = spec_of
         self._gate = gate
         self._checked_at = float("-inf")
         self._reason: str | None = None
         self._used = False
+        self._idle_seconds = idle_seconds
+        self._last_use: dict[str, float] = {}
 
     async def unavailable(self) -> str | None:
         """Why no tools can be offered (with what to do), or None."""
@@ -55,6 +63,7 @@ class Workbench:
 
     async def open_for(self, session: Session, environment: Environment) -> Sandbox:
         """The sandbox of this very generation, whatever its state. Raises SandboxUnavailable."""
+        self._last_use[session.session_id] = time.monotonic()
         return await self._required().open(fitted(self._spec_of(session), environment))
 
     async def destroy(self, session_id: str) -> None:
@@ -81,14 +90,20 @@ class Workbench:
     async def tidy(self, ledger: Ledger, *, leaving: bool = False) -> int:
         """Remove containers that no turn needs; return how many.
 
-        While serving, those of closed or deleted Sessions; when `leaving`, all without a running turn. A container
-        holds nothing of worth between turns: the files are in the Workspace, and the next turn makes a new one.
+        While serving, those of closed or deleted Sessions, and those that nothing has used for long; when `leaving`,
+        all without a running turn. A container holds nothing of worth between turns: the files are in the Workspace and
+        on volumes, and the next turn makes a new one.
         Raises SandboxUnavailable.
         """
         if self._provider is None or not self._used:
             return 0  # a process that opened no sandbox need not wake the back end
         found = await self._provider.sessions()
-        unused = await ledger.read(lambda tx: [session for session in found if _unused(tx, session, leaving=leaving)])
+        at_work, unused = await ledger.read(lambda tx: _sorted(tx, found, leaving=leaving))
+        now = time.monotonic()
+        # One that this process has not seen before is idle from now on.
+        seen = {session: now if session in at_work else self._last_use.get(session, now) for session in found}
+        self._last_use = seen
+        unused |= {session for session in found - at_work if now - seen[session] > self._idle_seconds}
         for session_id in unused:
             await self._provider.remove(session_id)
         return len(unused)
@@ -113,13 +128,19 @@ def fitted(spec: SandboxSpec, environment: Environment) -> SandboxSpec:
     )
 
 
-def _unused(tx: LedgerTx, session_id: str, *, leaving: bool) -> bool:
-    try:
-        session = tx.sessions.get(session_id)
-    except SessionNotFound:
-        return True
-    environment = tx.environments.current(session_id)
-    preparing = environment is not None and environment.state is EnvironmentState.PREPARING
-    if preparing or tx.turns.running(session_id) is not None:
-        return False
-    return leaving or session.status is SessionStatus.CLOSED
+def _sorted(tx: LedgerTx, found: frozenset[str], *, leaving: bool) -> tuple[set[str], set[str]]:
+    """Those that something is at work in, and those that nobody needs."""
+    at_work, unused = set[str](), set[str]()
+    for session_id in found:
+        try:
+            session = tx.sessions.get(session_id)
+        except SessionNotFound:
+            unused.add(session_id)
+            continue
+        environment = tx.environments.current(session_id)
+        preparing = environment is not None and environment.state is EnvironmentState.PREPARING
+        if preparing or tx.turns.running(session_id) is not None:
+            at_work.add(session_id)
+        elif leaving or session.status is SessionStatus.CLOSED:
+            unused.add(session_id)
+    return at_work, unused

@@ -49,7 +49,9 @@ class LocalSupervisor:
         user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
         python = HOST_PYTHON if Path(HOST_PYTHON).exists() else sys.executable
         command = ["unshare", *user, "--pid", "--mount", "--mount-proc", "--fork", "--kill-child", "--", python]
-        environment = bundle.supervisor_environment(str(self.workspace), self.address, str(self.home))
+        environment = bundle.supervisor_environment(
+            str(self.workspace), self.address, str(self.home), alone_seconds=3600
+        )
         self.process = subprocess.Popen(
             [*command, *bundle.SUPERVISOR_COMMAND[1:]],
             stdin=subprocess.DEVNULL,

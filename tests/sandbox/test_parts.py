@@ -162,6 +162,7 @@ def test_output_never_waits_for_an_unrelated_event() -> None:
     operation.streams["stdout"].add(bytes(1024 * 1024))
     greedy = _Greedy()
     made: Any = server.Server.__new__(server.Server)
+    made.unheard = set()
     made.selector, made.connections = greedy, {}
     connection = server.Connection(greedy)  # type: ignore[arg-type]
     connection.subscriptions[1] = server.Subscription(operation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from milepost.sandboxes.podman.api import PodmanApi, PodmanError
 from milepost.sandboxes.podman.mapping import Mapping
 
 MAX_TRIES = 4
+TRIAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,22 @@ async def ensure(api: PodmanApi, wanted: Wanted, ways: list[Mapping]) -> str:
         if created is not None:
             return created
     raise SandboxUnavailable("Another process makes and removes the same sandbox all the time.")
+
+
+async def last_words(api: PodmanApi, wanted: Wanted, ways: list[Mapping]) -> str:
+    """What the first process of such a container says when it ends at once; "" if it does not."""
+    for way in ways:
+        label = {**specs.labels(wanted.spec, wanted.lease, "", ""), specs.SPEC: "trial"}
+        made = specs.container(wanted.spec, wanted.image_id, label, way, wanted.limits, wanted.seccomp, remove=False)
+        with contextlib.suppress(PodmanError):
+            container_id = await api.create({**made, "name": f"{made['name']}-trial"})
+            try:
+                await api.start(container_id)
+                await asyncio.sleep(TRIAL_SECONDS)
+                return await api.last_words(container_id)
+            finally:
+                await api.remove(container_id)
+    return ""
 
 
 async def _create(api: PodmanApi, wanted: Wanted, ways: list[Mapping], builds: list[str], digest: str) -> str | None:

@@ -246,16 +246,29 @@ class PodmanProvider:
         api = await self._service.api()
         host = await self._host(api)
         self._require_limits(host)
-        name = local_reference(spec.image, self._images) if spec.image else self._image
-        image_id = await self._image_id(api, name)
-        limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        wanted = containers.Wanted(spec, name, image_id, limits, await self._seccomp(), self._lease)
+        wanted = await self._wanted(api, host, spec)
         await volumes.ensure(api, spec, self._lease)
         container_id = await containers.ensure(api, wanted, _mappings(host, spec.workspace_path))
         found = await api.container(container_id)
         if found is None:
             raise SandboxUnavailable("The sandbox's container was removed while it was opened.", fix="Try again.")
         return PodmanSandbox(self._service, found, spec, folder)
+
+    async def _wanted(self, api: PodmanApi, host: HostReport, spec: SandboxSpec) -> containers.Wanted:
+        name = local_reference(spec.image, self._images) if spec.image else self._image
+        image_id = await self._image_id(api, name)
+        limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        return containers.Wanted(spec, name, image_id, limits, await self._seccomp(), self._lease)
+
+    async def _last_words(self, spec: SandboxSpec) -> str:
+        """A container that has ended is gone with its words, so another one is asked."""
+        try:
+            api = await self._service.api()
+            host = await self._host(api)
+            wanted = await self._wanted(api, host, spec)
+            return await containers.last_words(api, wanted, _mappings(host, spec.workspace_path))
+        except (PodmanError, PodmanDown, MilepostError):
+            return ""
 
     async def _admit(self, sandbox: PodmanSandbox, spec: SandboxSpec) -> bool:
         """Wait for the supervisor and look whether the container is closed; an unfit one is removed.
@@ -281,7 +294,7 @@ class PodmanProvider:
                     fix=f"See docs/sandbox.md, section 'Self-check'; the workspace is {spec.workspace_path}.",
                 )
         except SandboxGone as gone:
-            words = await (await self._service.api()).last_words(sandbox.container_id)
+            words = await self._last_words(spec)
             error = SandboxUnavailable(
                 f"The sandbox ended at once: {gone} {words or 'Its image may have no python3.'}",
                 fix="The image needs sh and python3 (3.9 or later); see docs/sandbox.md.",

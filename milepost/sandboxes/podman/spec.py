@@ -87,9 +87,19 @@ def volume_name(spec: SandboxSpec, volume: Volume) -> str:
 
 
 def container(
-    spec: SandboxSpec, image_id: str, label: dict[str, str], mapping: Mapping, limits: HostLimits, seccomp_path: str
+    spec: SandboxSpec,
+    image_id: str,
+    label: dict[str, str],
+    mapping: Mapping,
+    limits: HostLimits,
+    seccomp_path: str,
+    *,
+    remove: bool = True,
 ) -> dict[str, Any]:
-    """Everything is stated; nothing relies on a default of the service's configuration."""
+    """Everything is stated; nothing relies on a default of the service's configuration.
+
+    Without `remove` a container that has ended stays, with its last words.
+    """
     return {
         "name": container_name(spec.instance_id, spec.session_id),
         "image": image_id,
@@ -123,6 +133,8 @@ def container(
         "use_image_hosts": True,
         "use_image_resolve_conf": spec.network == "none",
         "restart_policy": "no",
+        # The supervisor ends when nobody needs it any more: nothing may stay behind then.
+        "remove": remove,
         "resource_limits": _resources(spec, limits),
         "r_limits": _ulimits(spec, limits),
         **mapping.spec,

@@ -7,11 +7,13 @@ import os
 import signal
 
 from . import kernel
-from .server import Server
+from .server import ALONE_SECONDS, Server
 
 
 def main(config: dict[str, str]) -> None:
-    """Serve until killed. `config`: `root` and `home` (directories), `address` (name of the abstract socket).
+    """Serve until killed, or until nobody needs it any more.
+
+    `config`: `root` and `home` (directories), `address` (name of the abstract socket), and `alone` (seconds).
 
     As the first process of its container it cannot be killed from inside, not even with SIGKILL; other signals are
     without effect, so stopping the container is a kill from outside.
@@ -24,4 +26,4 @@ def main(config: dict[str, str]) -> None:
     kernel.set_dumpable(False)
     # Collections in a forked child would copy every page of this process.
     gc.freeze()
-    Server(config["root"], config["address"], config["home"]).serve()
+    Server(config["root"], config["address"], config["home"], float(config.get("alone", ALONE_SECONDS))).serve()

@@ -20,7 +20,12 @@ MAX_CONNECTIONS = 64
 MAX_SUBSCRIPTIONS = 256
 CHUNK = 64 * 1024
 OUTBOX_HIGH = 256 * 1024
-IDLE_SECONDS = 120.0
+IDLE_SECONDS = 30.0
+"""A connection over which nothing comes for so long has nobody at its other end: a worker that lives sends pings."""
+ALONE_SECONDS = 15.0
+"""How long there may be no connection and nothing to do, until this process ends and its container with it."""
+UNHEARD_SECONDS = 3600.0
+"""The same while a result has not been given to anybody: a worker that was killed may come back for it."""
 TICK = 1.0
 TICK_MINIMUM = 0.02
 SWEEP_TICK = 0.01
@@ -61,12 +66,14 @@ class Server:
     can take it away, replace it or hide it.
     """
 
-    def __init__(self, root: str, address: str, home: str) -> None:
-        self.root, self.home = root, home
+    def __init__(self, root: str, address: str, home: str, alone_seconds: float = ALONE_SECONDS) -> None:
+        self.root, self.home, self.alone_seconds = root, home, alone_seconds
         self.boot = os.urandom(16).hex()
         self.registry = Registry()
         self.keepers: dict[int, Operation] = {}
         self.sweeping: set[Operation] = set()
+        self.unheard: set[str] = set()
+        self.last_use = time.monotonic()
         self.hunting_until = 0.0
         self.faults = 0
         self.connections: dict[int, Connection] = {}
@@ -89,9 +96,9 @@ class Server:
         return receive
 
     def serve(self) -> None:
-        """Run until the process is killed."""
+        """Run until the process is killed, or nobody needs it any more."""
         last_tick = time.monotonic()
-        while True:
+        while not self._forgotten(time.monotonic()):
             for key, mask in self.selector.select(self._patience()):
                 self._dispatch(key, mask)
             for operation in list(self.sweeping):
@@ -104,6 +111,12 @@ class Server:
                 self._tick(now)
             for connection in list(self.connections.values()):
                 self._pump(connection)
+
+    def _forgotten(self, now: float) -> bool:
+        """Whether whoever had this sandbox made is gone for good."""
+        if self.connections or self.keepers:
+            self.last_use = now
+        return now - self.last_use > (UNHEARD_SECONDS if self.unheard else self.alone_seconds)
 
     def _dispatch(self, key: selectors.SelectorKey, mask: int) -> None:
         """A fault in one handler must not end the first process, and with it all commands."""
@@ -166,6 +179,7 @@ class Server:
             self._forget(fd)
         operation.settle(status)
         self.registry.settled(operation)
+        self.unheard.add(operation.effect_id)
 
     def _hunt(self, now: float) -> None:
         """Kill children that are no keeper: what a keeper had adopted when it was itself killed by a command."""
@@ -325,4 +339,5 @@ class Server:
                 done = done and subscription.sent[name] == len(stream.data)
         if done and operation.outcome is not None and len(connection.outbox) < OUTBOX_HIGH:
             self._send(connection, {"t": "done", "rid": rid, **operation.outcome}, operation.result)
+            self.unheard.discard(operation.effect_id)
             del connection.subscriptions[rid]
