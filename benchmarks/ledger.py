@@ -90,8 +90,8 @@ async def _compare(ledger: Ledger, bare: dict[str, Insert], label: str, appends:
     return [*rows[:-1], Row(rows[-1].name, rows[-1].p50, rows[-1].p99, per_second)]
 
 
-def _values(stream: str, seq: int) -> tuple[Any, ...]:
-    return (stream, seq, f"k{seq}", "attempt.started", 1, 1, "turn", PAYLOAD, b"h" * 32, b"h" * 32)
+def _values(stream: int, seq: int) -> tuple[Any, ...]:
+    return (stream, seq, b"k%08d" % seq, "attempt.started", 1, 1, 1, 0, PAYLOAD, b"h" * 32)
 
 
 async def _sqlite(folder: Path, appends: int) -> list[Row]:
@@ -101,18 +101,19 @@ async def _sqlite(folder: Path, appends: int) -> list[Row]:
     conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     conn.execute("PRAGMA synchronous = FULL")
     conn.execute("PRAGMA busy_timeout = 10000")
-    for stream in ("blocking", "thread"):
-        conn.execute("INSERT INTO streams VALUES (?, 'attempt', 0, x'')", (stream,))
+    blocks, apart = 1_000_001, 1_000_002
+    for stream in (blocks, apart):
+        conn.execute("INSERT INTO identifiers VALUES (?, ?)", (stream, f"bare-{stream}"))
     statement = f"INSERT INTO events VALUES ({', '.join('?' * COLUMNS)})"
     loop = asyncio.get_running_loop()
 
     async def blocking(number: int) -> None:
-        conn.execute(statement, _values("blocking", number))
+        conn.execute(statement, _values(blocks, number))
 
     with ThreadPoolExecutor(1) as thread:
 
         async def threaded(number: int) -> None:
-            await loop.run_in_executor(thread, conn.execute, statement, _values("thread", number))
+            await loop.run_in_executor(thread, conn.execute, statement, _values(apart, number))
 
         bare: dict[str, Insert] = {"SQLite: bare insert, blocking": blocking, "SQLite: bare insert, thread": threaded}
         rows = await _compare(ledger, bare, "SQLite", appends)
@@ -125,10 +126,10 @@ async def _postgres(url: str, appends: int) -> list[Row]:
     await upgrade(url)
     ledger = await open_ledger(url, Hub())
     conn = await asyncpg.connect(url, timeout=10)
-    await conn.execute("INSERT INTO streams VALUES ('bare', 'attempt', 0, '')")
+    await conn.execute("INSERT INTO identifiers VALUES (1000001, 'bare')")
     statement = f"INSERT INTO events VALUES ({', '.join(f'${n + 1}' for n in range(COLUMNS))})"
     bare: dict[str, Insert] = {
-        "PostgreSQL: bare insert": lambda number: conn.execute(statement, *_values("bare", number))
+        "PostgreSQL: bare insert": lambda number: conn.execute(statement, *_values(1_000_001, number))
     }
     rows = await _compare(ledger, bare, "PostgreSQL", appends)
     await conn.close()

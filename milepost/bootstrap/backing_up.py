@@ -91,8 +91,8 @@ def _blob(archive: ArchiveWriter, blob: BlobFile, done: Backup) -> None:
     if not sound:
         done.damaged.append(blob.digest)
         return
-    with blob.path.open("rb") as file:
-        archive.add_file(f"blobs/{blob.digest[:2]}/{blob.digest}", file, blob.size)
+    with blob.opened() as plain:
+        archive.add_file(f"blobs/{blob.digest[:2]}/{blob.digest}", plain, plain.size)
     done.blobs += 1
 
 

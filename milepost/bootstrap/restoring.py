@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.reindexing import rebuild_search
@@ -23,6 +23,7 @@ from milepost.services.history import HistoryService
 from milepost.services.verification import Verification, VerificationService
 from milepost.storage import FileBlobStore, load_ledger, open_ledger, open_notifier, refuse_filled
 from milepost.storage.archive import FIRST, LAST, Entry, entries
+from milepost.storage.blob_form import PlainWriter
 
 CONFIG_NAME = "restored-milepost.yaml"
 """Where the configuration goes: it is not put in force, since it may name the database the backup came from."""
@@ -114,7 +115,9 @@ def _files(path: Path, root: DataRoot) -> str | None:
         if entry.name.startswith("config/"):
             kept = root.path / CONFIG_NAME
             _write(entry, kept, synced)
-        elif entry.name.startswith(("blobs/", "snapshots/")):
+        elif entry.name.startswith("blobs/"):
+            _write(entry, root.path / entry.name, synced, PlainWriter)
+        elif entry.name.startswith("snapshots/"):
             _write(entry, root.path / entry.name, synced)
     for folder in synced:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -129,14 +132,21 @@ def _files(path: Path, root: DataRoot) -> str | None:
     return None if kept is None else str(kept)
 
 
-def _write(entry: Entry, path: Path, folders: set[Path]) -> None:
+def _write(
+    entry: Entry, path: Path, folders: set[Path], form: Callable[[BinaryIO, bytes], PlainWriter] | None = None
+) -> None:
     for folder in reversed(path.parents):  # each private, which `parents=True` would not make them
         if not folder.exists():
             folder.mkdir(mode=0o700)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb") as file:
+        writer = None
         for piece in entry.pieces():
-            file.write(piece)
+            if form is not None and writer is None:
+                writer = form(file, piece)
+            (writer or file).write(piece)
+        if writer is not None:
+            writer.finish()
         file.flush()
         os.fsync(handle)
     folders.add(path.parent)

@@ -28,7 +28,6 @@ class StoredEvent:
     at: int
     turn_id: str | None
     payload: bytes
-    prev_hash: bytes
     hash: bytes
 
 
@@ -68,7 +67,7 @@ def verify_chain(events: Iterable[StoredEvent], *, seq: int = 0, prev_hash: byte
             event.turn_id,
             event.payload,
         )
-        if event.prev_hash != prev_hash or event.hash != expected:
+        if event.hash != expected:
             raise LedgerCorrupt(f"Stream {event.stream_id}: the hash of seq {event.seq} does not hold.")
         seq, prev_hash = event.seq, event.hash
     return seq, prev_hash

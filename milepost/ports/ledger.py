@@ -402,6 +402,9 @@ class Budgets(Protocol):
 
     def open_of_turn(self, turn_id: str) -> list[Reservation]: ...
 
+    def forget(self, turn_id: str) -> None:
+        """Remove the settled reservations of a turn that ends: what they came to is in its events and its scopes."""
+
     def set_limits(self, session_id: str, limits: Limits) -> None:
         """Keep a new Session's limits."""
 
@@ -488,8 +491,8 @@ class Outbox(Protocol):
 
     def retry(self, item_id: str, due_at: int, error: str) -> None: ...
 
-    def drop(self, subject: str, at: int) -> None:
-        """Undelivered items of an ended subject need no delivery."""
+    def drop(self, subject: str) -> None:
+        """Remove the items of an ended subject: nothing of it needs delivery, and nothing is asked for it again."""
 
     def pending(self, subject: str) -> OutboxItem | None: ...
 

@@ -120,10 +120,11 @@ def settle_attempt(tx: LedgerTx, effect_id: str, attempt: int, usage: Usage, at:
 
 
 def settle_rest(tx: LedgerTx, turn_id: str, at: int) -> None:
-    """Charge what attempts of an ending turn still hold: nobody will say what they used."""
+    """Charge what attempts of an ending turn still hold, since nobody will say what they used; forget the others."""
     for held in tx.budgets.open_of_turn(turn_id):
         if tx.budgets.settle(held.effect_id, held.attempt, rules.settled_state(UNKNOWN_USAGE), at) is not None:
             _settle(tx, held, UNKNOWN_USAGE, at, None)
+    tx.budgets.forget(turn_id)
 
 
 def _settle(tx: LedgerTx, held: Reservation, usage: Usage, at: int, answered: Answered | None) -> list[NewEvent]:

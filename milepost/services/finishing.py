@@ -93,7 +93,7 @@ def end_turn(tx: LedgerTx, turn: Turn, ending: Ending, at: int) -> TurnState:
     remember_turn(tx, turn, events, at)
     tx.workspaces.release(turn.turn_id)
     tx.deltas.drop_turn(turn.turn_id)
-    tx.outbox.drop(turn.turn_id, at)
+    tx.outbox.drop(turn.turn_id)
     tx.notify(turn.session_id)
     return ending.state
 

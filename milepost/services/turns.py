@@ -303,7 +303,7 @@ class TurnService:
             tx.events.append(turn.session_id, StreamKind.SESSION, events, now)
             if turn.claimed_run is None:
                 tx.turns.finish(turn_id, TurnState.STOPPED, now, Usage())
-                tx.outbox.drop(turn_id, now)
+                tx.outbox.drop(turn_id)
             else:
                 tx.outbox.add(OutboxKind.CANCEL_TURN, turn_id, now)
                 tx.notify(OUTBOX_TOPIC)

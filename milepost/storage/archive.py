@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, Protocol
 
 from milepost.domain.errors import BackupTooNew, BackupUnusable
 
@@ -38,6 +38,12 @@ _NAMES: Final = re.compile(
     r"|snapshots/[A-Za-z0-9][A-Za-z0-9_.-]{0,80}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,120}){1,12}"
 )
 """No other name is accepted, so that no entry can be put outside of where it belongs."""
+
+
+class Readable(Protocol):
+    """What an entry can be made of."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class Entry:
 class _Measured(io.RawIOBase):
     """Passes bytes on and keeps their digest and number."""
 
-    def __init__(self, inner: IO[bytes]) -> None:
+    def __init__(self, inner: Readable) -> None:
         self._inner = inner
         self.digest = hashlib.sha256()
         self.count = 0
@@ -115,8 +121,8 @@ class ArchiveWriter:
         """Add a JSON document."""
         self.add(name, json.dumps(value, indent=1).encode("ascii") + b"\n")
 
-    def add_file(self, name: str, file: IO[bytes], size: int) -> None:
-        """Add `size` bytes of an open file. Raises OSError, also if there are fewer."""
+    def add_file(self, name: str, file: Readable, size: int) -> None:
+        """Add `size` bytes of what can be read. Raises OSError, also if there are fewer."""
         if not _NAMES.fullmatch(name):
             raise BackupUnusable(f"A file of the data root has a name that no backup can have: {name[:200]!r}.")
         info = tarfile.TarInfo(name)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from milepost.storage.blob_form import Damaged, PlainReader
 from milepost.storage.blobs import PIECE_BYTES, placing
 
 _FOLDER = re.compile("[0-9a-f]{2}")
@@ -18,7 +19,7 @@ _LEFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 @dataclass(frozen=True, slots=True)
 class BlobFile:
-    """`at` is when the blob was last put there, in seconds since the epoch."""
+    """`size` is what it takes on disk; `at` is when it was last put there, in seconds since the epoch."""
 
     digest: str
     path: Path
@@ -28,10 +29,17 @@ class BlobFile:
     def sound(self) -> bool:
         """Whether its bytes are what its name says. Raises OSError."""
         digest = hashlib.sha256()
-        with self.path.open("rb") as file:
-            while piece := file.read(PIECE_BYTES):
-                digest.update(piece)
+        try:
+            with self.opened() as reader:
+                for piece in reader.pieces(PIECE_BYTES):
+                    digest.update(piece)
+        except Damaged:
+            return False
         return digest.hexdigest() == self.digest
+
+    def opened(self) -> PlainReader:
+        """Its plain bytes. Raises OSError."""
+        return PlainReader(self.path)
 
 
 def blob_files(root: Path) -> Iterator[BlobFile]:

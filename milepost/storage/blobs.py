@@ -1,4 +1,4 @@
-"""Blobs as files, addressed by content."""
+"""Blobs as files, addressed by content, compressed where that saves something (see `blob_form`)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from milepost.domain.content import BlobRef
 from milepost.domain.errors import BlobNotFound, StorageUnavailable
+from milepost.storage.blob_form import Damaged, PlainReader, PlainWriter
 
 PIECE_BYTES = 256 * 1024
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -39,10 +40,17 @@ class FileBlobStore:
             temporary = self._root / f".{secrets.token_hex(8)}.tmp"
             try:
                 with await asyncio.to_thread(_created, temporary) as file:
+                    writer = None
                     async for piece in pieces:
                         digest.update(piece)
                         size += len(piece)
-                        await asyncio.to_thread(file.write, piece)
+                        if writer is None:
+                            if not piece:
+                                continue
+                            writer = await asyncio.to_thread(PlainWriter, file, piece)
+                        await asyncio.to_thread(writer.write, piece)
+                    if writer is not None:
+                        await asyncio.to_thread(writer.finish)
                     await asyncio.to_thread(_flush, file)
                 ref = BlobRef(digest.hexdigest(), size, media_type)
                 await asyncio.to_thread(_place, self._root, temporary, self._path(ref.digest))
@@ -94,36 +102,43 @@ class FileBlobStore:
     def _get(self, ref: BlobRef) -> bytes:
         path = self._path(ref.digest)
         try:
-            data = path.read_bytes()
+            with PlainReader(path) as reader:
+                data = reader.read(reader.size + 1)
         except FileNotFoundError:
             raise _missing(ref) from None
         except OSError as error:
             raise _unreadable(path, error) from error
+        except Damaged as error:
+            raise _damaged(ref) from error
         if hashlib.sha256(data).hexdigest() != ref.digest:
             raise _damaged(ref)
         return data
 
     def _exists(self, ref: BlobRef) -> bool:
         try:
-            return self._path(ref.digest).stat().st_size == ref.size
+            with PlainReader(self._path(ref.digest)) as reader:
+                return reader.size == ref.size
         except (OSError, BlobNotFound):
             return False
 
 
-def _opened(path: Path, ref: BlobRef) -> BinaryIO:
+def _opened(path: Path, ref: BlobRef) -> PlainReader:
     try:
-        return path.open("rb")
+        return PlainReader(path)
     except FileNotFoundError:
         raise _missing(ref) from None
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
-def _next_piece(file: BinaryIO, digest: hashlib._Hash, path: Path) -> bytes:
+def _next_piece(file: PlainReader, digest: hashlib._Hash, path: Path) -> bytes:
     try:
         piece = file.read(PIECE_BYTES)
     except OSError as error:
         raise _unreadable(path, error) from error
+    except Damaged:
+        digest.update(b"what is damaged has no digest")
+        return b""
     digest.update(piece)
     return piece
 
@@ -187,8 +202,9 @@ def _kept(root: Path, path: Path, data: bytes) -> bool:
 
 def _holds(path: Path, data: bytes) -> bool:
     try:
-        return path.stat().st_size == len(data) and path.read_bytes() == data
-    except FileNotFoundError:
+        with PlainReader(path) as reader:
+            return reader.size == len(data) and reader.read(len(data) + 1) == data
+    except (FileNotFoundError, Damaged):
         return False
 
 
@@ -206,7 +222,9 @@ def _write(root: Path, path: Path, data: bytes) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            writer = PlainWriter(file, data)
+            writer.write(data)
+            writer.finish()
             file.flush()
             os.fsync(file.fileno())
         with placing(root):

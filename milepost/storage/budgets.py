@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, select, update
+from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, select, update
 
 from milepost.domain.budgets import Limits, Reservation, ReservationState, Spending
 from milepost.ledger.codec import canonical_bytes, decimal_text, decode, encode, parse
@@ -36,6 +36,9 @@ _OPEN_OF_TURN = (
     select(reservations)
     .where(reservations.c.turn_id == bindparam("turn"), reservations.c.state == ReservationState.OPEN.value)
     .order_by(reservations.c.effect_id, reservations.c.attempt)
+)
+_FORGET = delete(reservations).where(
+    reservations.c.turn_id == bindparam("turn"), reservations.c.state != ReservationState.OPEN.value
 )
 _ADD_LIMITS = insert_ignore(session_limits)
 _LIMITS = select(session_limits.c.limits).where(session_limits.c.session_id == bindparam("session"))
@@ -106,6 +109,9 @@ class SqlBudgets:
 
     def open_of_turn(self, turn_id: str) -> list[Reservation]:
         return [_reservation(row) for row in self._conn.execute(_OPEN_OF_TURN, {"turn": turn_id})]
+
+    def forget(self, turn_id: str) -> None:
+        self._conn.execute(_FORGET, {"turn": turn_id})
 
     def set_limits(self, session_id: str, limits: Limits) -> None:
         self._conn.execute(_ADD_LIMITS.on(self._conn), {"session_id": session_id, "limits": encode(limits)})

@@ -62,5 +62,12 @@ class Utf8(TypeDecorator[str]):
         return None if value is None else value.decode("utf-8", "surrogatepass")
 
 
+class Binary(TypeDecorator[bytes]):
+    """Bytes that are no text: hashes, and what is compressed."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows by itself only in a column declared INTEGER."""

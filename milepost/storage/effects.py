@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import BigInteger, Connection, LargeBinary, Row, and_, bindparam, func, insert, or_, select, update
 
 from milepost.domain.content import Content
 from milepost.domain.effects import (
@@ -16,8 +17,10 @@ from milepost.domain.effects import (
     EffectState,
 )
 from milepost.domain.errors import EffectNotFound, Fenced, IllegalTransition
+from milepost.engine.effects import idempotency_key
 from milepost.ledger.codec import decode, encode
 from milepost.ports.ledger import EffectCount
+from milepost.storage.packing import packed, unpacked
 from milepost.storage.statements import PerDialect, insert_ignore
 from milepost.storage.tables import effects, turns
 
@@ -55,7 +58,7 @@ _SETTLE = (
     .values(
         state=bindparam("new_state"),
         finished_at=bindparam("now"),
-        result=bindparam("new_result"),
+        result=bindparam("new_result", type_=LargeBinary),
         error_code=bindparam("new_code"),
         error_message=bindparam("new_message"),
     )
@@ -68,7 +71,7 @@ _NOTE = (
         effects.c.state == EffectState.DISPATCHED.value,
         effects.c.attempt == bindparam("owner", type_=BigInteger),
     )
-    .values(result=bindparam("new_result"))
+    .values(result=bindparam("new_result", type_=LargeBinary))
 )
 _PAGE = (
     select(effects)
@@ -150,7 +153,7 @@ class SqlEffects:
                 "effect": effect_id,
                 "new_state": state.value,
                 "now": at,
-                "new_result": result,
+                "new_result": _packed(effect_id, result),
                 "new_code": error_code,
                 "new_message": error_message,
             },
@@ -158,7 +161,7 @@ class SqlEffects:
         return _effect(settled.one())
 
     def note(self, effect_id: str, attempt: int, outcome: bytes) -> None:
-        values = {"effect": effect_id, "owner": attempt, "new_result": outcome}
+        values = {"effect": effect_id, "owner": attempt, "new_result": _packed(effect_id, outcome)}
         if self._conn.execute(_NOTE, values).rowcount == 0:
             raise Fenced(f"Attempt {attempt} of effect {effect_id} owns it no longer.")
 
@@ -188,7 +191,7 @@ class SqlEffects:
             "dispatched_at": effect.dispatched_at,
             "finished_at": effect.finished_at,
             "worker": effect.worker,
-            "result": effect.result,
+            "result": _packed(effect.spec.effect_id, effect.result),
             "error_code": effect.error_code,
             "error_message": effect.error_message,
         }
@@ -215,7 +218,7 @@ def _check_settle(effect_id: str, current: EffectState, owner: int, attempt: int
 def _values(spec: EffectSpec, at: int, worker: str) -> dict[str, Any]:
     return {
         "effect_id": spec.effect_id,
-        "idempotency_key": spec.idempotency_key,
+        "idempotency_key": "" if spec.idempotency_key == _usual_key(spec) else spec.idempotency_key,
         "session_id": spec.session_id,
         "turn_id": spec.turn_id,
         "generation": spec.generation,
@@ -234,6 +237,20 @@ def _values(spec: EffectSpec, at: int, worker: str) -> dict[str, Any]:
     }
 
 
+def _packed(effect_id: str, result: bytes | None) -> bytes | None:
+    """A result names its effect."""
+    return None if result is None else packed(result, effect_id.encode())
+
+
+def _unpacked(effect_id: str, kept: bytes | None) -> bytes | None:
+    return None if kept is None else unpacked(bytes(kept), effect_id.encode())
+
+
+def _usual_key(spec: EffectSpec) -> str:
+    """The key that follows from the rest of the row, which is not kept a second time."""
+    return idempotency_key(spec.turn_id, spec.agent, spec.position, spec.operation, spec.input_digest)
+
+
 def _effect(row: Row[Any]) -> Effect:
     spec = EffectSpec(
         effect_id=row.effect_id,
@@ -249,6 +266,8 @@ def _effect(row: Row[Any]) -> Effect:
         call_id=row.call_id,
         arguments=None if row.arguments is None else decode(row.arguments, Content),
     )
+    if not spec.idempotency_key:
+        spec = replace(spec, idempotency_key=_usual_key(spec))
     return Effect(
         spec=spec,
         state=EffectState(row.state),
@@ -257,7 +276,7 @@ def _effect(row: Row[Any]) -> Effect:
         dispatched_at=row.dispatched_at,
         finished_at=row.finished_at,
         worker=row.worker,
-        result=row.result,
+        result=_unpacked(row.effect_id, row.result),
         error_code=row.error_code,
         error_message=row.error_message,
     )

@@ -14,12 +14,16 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, select, type_coerce
 
 from milepost.storage import schema
+from milepost.storage.bodies import Bodies
 from milepost.storage.columns import Utf8
-from milepost.storage.tables import metadata
+from milepost.storage.packing import unpacked
+from milepost.storage.tables import effects, metadata
 
 ROWS = 50
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{40}(?:[0-9a-f]{24})?(?![0-9a-f])")
 _DERIVED = frozenset({"search_passages", "search_state", "semantic_vectors"})
+_RESULTS = select(effects.c.effect_id, effects.c.result).where(effects.c.result.is_not(None))
+_BODIES = frozenset({"events", "event_pieces"})
 
 
 def mentioned(conn: Connection, candidates: set[str]) -> set[str]:
@@ -29,16 +33,24 @@ def mentioned(conn: Connection, candidates: set[str]) -> set[str]:
     for table in metadata.sorted_tables:
         columns = [_raw(column) for column in table.columns if isinstance(column.type, sa.LargeBinary | Utf8 | sa.Text)]
         columns += [column for column in table.columns if _is_identifier(column)]
-        if table.name in _DERIVED or not columns:
+        if table.name in _DERIVED or table.name in _BODIES or not columns:
             continue
         with conn.execution_options(yield_per=ROWS).execute(select(*columns)) as rows:
             for row in rows:
                 for value in row:
                     if value is not None and len(value) >= 40:
-                        data = value.encode() if isinstance(value, str) else bytes(value)
-                        found.update(digest.decode("ascii") for digest in _DIGEST.findall(data))
+                        found |= _digests(value.encode() if isinstance(value, str) else bytes(value))
         found &= candidates
+    with conn.execution_options(yield_per=ROWS).execute(_RESULTS) as rows:
+        for effect_id, kept in rows:
+            found |= _digests(unpacked(bytes(kept), effect_id.encode())) & candidates
+    for payload in Bodies(conn).payloads(ROWS):
+        found |= _digests(payload) & candidates
     return found
+
+
+def _digests(data: bytes) -> set[str]:
+    return {digest.decode("ascii") for digest in _DIGEST.findall(data)}
 
 
 def _is_identifier(column: sa.Column[Any]) -> bool:

@@ -15,7 +15,6 @@ _Reference = tuple[Column[Any], Column[Any]]
 
 _UNDECLARED: tuple[_Reference, ...] = (
     (tables.sessions.c.session_id, tables.streams.c.stream_id),
-    (tables.events.c.turn_id, tables.turns.c.turn_id),
     (tables.effects.c.session_id, tables.sessions.c.session_id),
     (tables.approvals.c.session_id, tables.sessions.c.session_id),
     (tables.reservations.c.session_id, tables.sessions.c.session_id),
@@ -42,6 +41,20 @@ def find_orphans(conn: Connection, limit: int) -> list[Orphan]:
     )
     for (stream,) in conn.execute(session_streams.limit(limit)):
         found.append(Orphan("streams", stream, "stream_id", stream, "sessions"))
+    return found + _events_without(conn, limit)
+
+
+def _events_without(conn: Connection, limit: int) -> list[Orphan]:
+    """Events whose stream or turn is missing: they name both by number."""
+    ids, of_stream = tables.identifiers, tables.identifiers.alias("of_stream")
+    named = select(of_stream.c.name, tables.events.c.seq, ids.c.name.label("missing")).join_from(
+        tables.events, of_stream, of_stream.c.number == tables.events.c.stream
+    )
+    found: list[Orphan] = []
+    for column, parent in (("stream", tables.streams.c.stream_id), ("turn", tables.turns.c.turn_id)):
+        joined = named.join(ids, ids.c.number == tables.events.c[column]).where(~exists().where(parent == ids.c.name))
+        for stream, seq, missing in conn.execute(joined.order_by(of_stream.c.name, tables.events.c.seq).limit(limit)):
+            found.append(Orphan("events", f"{stream}/{seq}", f"{column}_id", missing, parent.table.name))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, and_, bindparam, or_, select, update
+from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, or_, select, update
 
 from milepost.ports.ledger import OutboxItem, OutboxKind
 from milepost.ports.notifier import OUTBOX_TOPIC
@@ -56,7 +56,7 @@ _RETRY = (
     .where(outbox.c.item_id == bindparam("item"), _OPEN)
     .values(due_at=bindparam("due"), last_error=bindparam("error"), leased_by=None, leased_until=None)
 )
-_DROP = update(outbox).where(outbox.c.subject == bindparam("of"), _OPEN).values(dropped_at=bindparam("now"))
+_DROP = delete(outbox).where(outbox.c.subject == bindparam("of"))
 _PENDING = (
     select(*_ITEM)
     .where(outbox.c.subject == bindparam("of"), _OPEN)
@@ -101,8 +101,8 @@ class SqlOutbox:
     def retry(self, item_id: str, due_at: int, error: str) -> None:
         self._conn.execute(_RETRY, {"item": item_id, "due": due_at, "error": error})
 
-    def drop(self, subject: str, at: int) -> None:
-        self._conn.execute(_DROP, {"of": subject, "now": at})
+    def drop(self, subject: str) -> None:
+        self._conn.execute(_DROP, {"of": subject})
 
     def pending(self, subject: str) -> OutboxItem | None:
         row = self._conn.execute(_PENDING, {"of": subject}).first()

@@ -1,13 +1,15 @@
 """The ledger's tables as text, the same for both databases: read at one position, loaded into an empty database.
 
 A part is JSON lines: first `{"table", "columns": [[name, kind], ...]}`, then one array of values for each row. Kinds
-are `text`, `integer`, `real`, `boolean` and `bytes`; bytes are text too, read as UTF-8 where what is no UTF-8 becomes
-lone surrogates (Python's `surrogateescape`), which carries every byte. Rows are loaded into the schema they were read
+are `text`, `integer`, `real`, `boolean`, `bytes`, `packed` and `binary`; bytes are text too, read as UTF-8 where what
+is no UTF-8 becomes lone surrogates (Python's `surrogateescape`), which carries every byte. `packed` are bytes that the
+database keeps packed; `binary` is base64. Rows are loaded into the schema they were read
 from, which is then upgraded as any ledger is.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,8 +22,9 @@ from sqlalchemy import Connection, select, type_coerce
 
 from milepost.domain.errors import BackupTooNew, BackupUnusable, LedgerCorrupt, TargetNotEmpty
 from milepost.storage import schema
-from milepost.storage.columns import Utf8
-from milepost.storage.tables import ledger_meta, metadata
+from milepost.storage.columns import Binary, Utf8
+from milepost.storage.packing import Packed
+from milepost.storage.tables import identifiers, ledger_meta, metadata
 
 LEFT_OUT: Final = frozenset(
     {"deltas", "leases", "workers", "workspace_waits", "search_passages", "search_state", "search_words"}
@@ -36,6 +39,8 @@ _TYPES: Final[dict[str, Any]] = {
     "real": sa.Float,
     "boolean": sa.Boolean,
     "bytes": sa.LargeBinary,
+    "packed": Packed,
+    "binary": sa.LargeBinary,
 }
 
 
@@ -76,7 +81,8 @@ def _parts(conn: Connection, table: sa.Table) -> Iterator[tuple[bytes, int]]:
     lines, size, rows = [header], 0, 0
     with conn.execution_options(yield_per=ROWS).execute(statement) as found:
         for row in found:
-            line = json.dumps([_text(value) for value in row], separators=(",", ":")).encode("ascii") + b"\n"
+            values = [_text(value, kind) for value, (_, kind) in zip(row, kinds, strict=True)]
+            line = json.dumps(values, separators=(",", ":")).encode("ascii") + b"\n"
             lines.append(line)
             size, rows = size + len(line), rows + 1
             if size >= PART_BYTES:
@@ -93,10 +99,14 @@ def _kind(type_: sa.types.TypeEngine[Any]) -> str:
         return "real"
     if isinstance(type_, sa.Integer):
         return "integer"
+    if isinstance(type_, Packed | Binary):
+        return "packed" if isinstance(type_, Packed) else "binary"
     return "bytes" if isinstance(type_, sa.LargeBinary | Utf8) else "text"
 
 
-def _text(value: Any) -> Any:
+def _text(value: Any, kind: str) -> Any:
+    if kind == "binary" and value is not None:
+        return base64.b64encode(value).decode("ascii")
     return bytes(value).decode("utf-8", "surrogateescape") if isinstance(value, bytes | memoryview) else value
 
 
@@ -134,6 +144,7 @@ def load(
     try:
         for part in parts:
             _load_part(conn, iter(part))
+        _go_on_numbering(conn)
         upgrade(conn)
     except (ValueError, TypeError, KeyError, sa.exc.IntegrityError, sa.exc.DataError, LedgerCorrupt) as error:
         raise BackupUnusable(f"The backup's tables cannot be loaded ({type(error).__name__}).") from error
@@ -149,5 +160,15 @@ def _load_part(conn: Connection, lines: Iterator[bytes]) -> None:
         conn.execute(insert, [dict(zip(names, map(_value, json.loads(line), kinds), strict=True)) for line in batch])
 
 
+def _go_on_numbering(conn: Connection) -> None:
+    """Rows were loaded with their numbers; new ones get later ones. SQLite sees to that by itself."""
+    if conn.dialect.name == "postgresql" and sa.inspect(conn).has_table(identifiers.name):
+        last = select(sa.func.max(identifiers.c.number)).scalar_subquery()
+        sequence = sa.func.pg_get_serial_sequence(identifiers.name, identifiers.c.number.name)
+        conn.execute(select(sa.func.setval(sequence, sa.func.coalesce(last, 1), last.is_not(None))))
+
+
 def _value(value: Any, kind: str) -> Any:
-    return value.encode("utf-8", "surrogateescape") if kind == "bytes" and value is not None else value
+    if kind == "binary" and value is not None:
+        return base64.b64decode(value, validate=True)
+    return value.encode("utf-8", "surrogateescape") if kind in ("bytes", "packed") and value is not None else value

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, bindparam, text
+from sqlalchemy import Connection, text
 
 from milepost.domain.events import Event
 from milepost.domain.search import Found, SearchFilter, SearchKind, Term, WordQuery
 from milepost.domain.turns import TurnState
 from milepost.ledger.search import indexed, search_texts
 from milepost.ledger.words import INDEX_VERSION, Passage, passages
+from milepost.storage.bodies import Bodies, opened
 
 MAX_RANKED = 10_000
 
@@ -58,7 +59,8 @@ _RANKS = {
         f"ts_rank(w.words, CAST(:query AS tsquery), 1) * {_WEIGHT}",
     ),
 }
-_CONTAINS = {"sqlite": "instr(e.payload, :needle) > 0", "postgresql": "position(:needle IN e.payload) > 0"}
+_LOOKED_AT_ONCE = 50
+"""Texts that literal search has in memory at a time."""
 
 
 class SqlSearchIndex:
@@ -103,22 +105,34 @@ class SqlSearchIndex:
             " ORDER BY p.at DESC, p.doc_id DESC LIMIT :rows"
         )
         statement = text(
-            f"WITH looked AS MATERIALIZED ({looked}) SELECT l.*, "  # noqa: S608
-            f"CASE WHEN {_CONTAINS[self._conn.dialect.name]} THEN 1 ELSE 0 END AS hit"
-            " FROM looked l JOIN events e ON e.stream_id = l.session_id AND e.seq = l.seq"
+            f"WITH looked AS MATERIALIZED ({looked}) SELECT l.*, e.stream, e.pieces, e.body, n.name AS of_turn"  # noqa: S608
+            " FROM looked l JOIN identifiers i ON i.name = l.session_id"
+            " JOIN events e ON e.stream = i.number AND e.seq = l.seq LEFT JOIN identifiers n ON n.number = e.turn"
             " ORDER BY l.at DESC, l.doc_id DESC"
-        ).bindparams(bindparam("needle", type_=LargeBinary))
+        )
         found: list[Found] = []
         seen = 0
         last: tuple[int, int] | None = None
-        for row in self._conn.execute(statement, {**params, "needle": needle, "rows": rows}):
-            seen += 1
-            last = (row.at, row.doc_id)
-            if row.hit:
-                found.append(_found(row))
-                if len(found) == limit:
-                    return found, last
+        with self._conn.execution_options(yield_per=_LOOKED_AT_ONCE).execute(
+            statement, {**params, "rows": rows}
+        ) as got:
+            for part in got.partitions():
+                for row, payload in self._payloads(part):
+                    seen += 1
+                    last = (row.at, row.doc_id)
+                    if needle in payload:
+                        found.append(_found(row))
+                        if len(found) == limit:
+                            return found, last
         return found, last if seen == rows else None
+
+    def _payloads(self, rows: Sequence[Any]) -> Iterator[tuple[Any, bytes]]:
+        """Rows with the payloads of their events, in their order."""
+        held: dict[int, dict[int, bytes]] = {}
+        for stream in {row.stream for row in rows}:
+            held[stream] = Bodies(self._conn).whole(stream, [row for row in rows if row.stream == stream])
+        for row in rows:
+            yield row, opened(held[row.stream][row.seq], row.of_turn)[1]
 
     def clear(self) -> None:
         self._conn.execute(text("UPDATE search_state SET complete = :no"), {"no": False})

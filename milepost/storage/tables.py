@@ -41,7 +41,8 @@ from milepost.domain.turns import TurnState
 from milepost.domain.workspaces import LeasePurpose, RestoreKind, RestoreState
 from milepost.ports.ledger import OutboxKind
 from milepost.ports.memory_rows import MemoryTaskKind
-from milepost.storage.columns import SERIAL, Identifier, Utf8
+from milepost.storage.columns import SERIAL, Binary, Identifier, Utf8
+from milepost.storage.packing import Packed
 
 metadata = MetaData(
     naming_convention={
@@ -80,24 +81,46 @@ streams = Table(
     CheckConstraint(one_of("kind", StreamKind), name="kind"),
 )
 
+identifiers = Table(
+    "identifiers",
+    metadata,
+    Column("number", SERIAL, autoincrement=True, nullable=False),
+    Column("name", Identifier, nullable=False),
+    PrimaryKeyConstraint("number"),
+    UniqueConstraint("name"),
+)
+"""Ids of streams and turns by the number that events have for them."""
+
 events = Table(
     "events",
     metadata,
-    Column("stream_id", Identifier, ForeignKey("streams.stream_id"), nullable=False),
+    Column("stream", BigInteger, ForeignKey("identifiers.number"), nullable=False),
     Column("seq", BigInteger, autoincrement=False, nullable=False),
-    Column("event_key", Identifier, nullable=False),
+    Column("key_digest", Binary, nullable=False),
     Column("type", Identifier, nullable=False),
     Column("version", Integer, nullable=False),
     Column("at", BigInteger, nullable=False),
-    Column("turn_id", Identifier),
-    Column("payload", LargeBinary, nullable=False),
-    Column("prev_hash", LargeBinary, nullable=False),
-    Column("hash", LargeBinary, nullable=False),
-    PrimaryKeyConstraint("stream_id", "seq"),
-    UniqueConstraint("stream_id", "event_key"),
-    Index(None, "turn_id", "seq"),
+    Column("turn", BigInteger),
+    Column("pieces", Integer, nullable=False),
+    Column("body", Binary, nullable=False),
+    Column("hash", Binary, nullable=False),
+    PrimaryKeyConstraint("stream", "seq"),
+    UniqueConstraint("stream", "key_digest"),
+    Index(None, "turn", "seq"),
     CheckConstraint("seq > 0", name="seq"),
 )
+"""`body` is the end of an event's key and payload, after so many `pieces` (see `bodies`)."""
+
+event_pieces = Table(
+    "event_pieces",
+    metadata,
+    Column("stream", BigInteger, autoincrement=False, nullable=False),
+    Column("seq", BigInteger, autoincrement=False, nullable=False),
+    Column("part", Integer, autoincrement=False, nullable=False),
+    Column("data", Binary, nullable=False),
+    PrimaryKeyConstraint("stream", "seq", "part"),
+)
+"""The beginnings of long bodies."""
 
 shared_payloads = Table(
     "shared_payloads",
@@ -145,7 +168,7 @@ turns = Table(
     Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
     Column("number", Integer, nullable=False),
     Column("state", Identifier, nullable=False),
-    Column("request", LargeBinary, nullable=False),
+    Column("request", Packed, nullable=False),
     Column("content_digest", Identifier, nullable=False),
     Column("idempotency_key", Utf8),
     Column("workflow_id", Identifier, nullable=False),
@@ -157,7 +180,7 @@ turns = Table(
     Column("ended_at", BigInteger),
     Column("error_code", Identifier),
     Column("error_message", Utf8),
-    Column("usage", LargeBinary, nullable=False),
+    Column("usage", Packed, nullable=False),
     Column("superseded", Boolean, nullable=False),
     PrimaryKeyConstraint("turn_id"),
     UniqueConstraint("session_id", "number"),
@@ -312,14 +335,14 @@ effects = Table(
     Column("effect_class", Identifier, nullable=False),
     Column("input_digest", Identifier, nullable=False),
     Column("call_id", Utf8),
-    Column("arguments", LargeBinary),
+    Column("arguments", Packed),
     Column("state", Identifier, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("dispatched_at", BigInteger),
     Column("finished_at", BigInteger),
     Column("worker", Utf8),
-    Column("result", LargeBinary),
+    Column("result", Binary),
     Column("error_code", Identifier),
     Column("error_message", Utf8),
     PrimaryKeyConstraint("effect_id"),

@@ -21,6 +21,7 @@ from milepost.domain.usage import Usage
 from milepost.ledger.codec import decode, encode
 from milepost.ports.notifier import stop_topic
 from milepost.storage.columns import MAX_IDENTIFIER_BYTES
+from milepost.storage.packing import Packed
 from milepost.storage.sessions import missing as session_missing
 from milepost.storage.statements import insert_ignore
 from milepost.storage.tables import sessions, turn_origins, turns
@@ -78,7 +79,7 @@ _FINISH = (
     .values(
         state=bindparam("new_state"),
         ended_at=bindparam("now"),
-        usage=bindparam("new_usage"),
+        usage=bindparam("new_usage", type_=Packed),
         error_code=bindparam("new_code"),
         error_message=bindparam("new_message"),
     )
@@ -242,7 +243,7 @@ def _values(turn: Turn) -> dict[str, Any]:
         "request": encode(turn.request),
         "content_digest": turn.content_digest,
         "idempotency_key": turn.idempotency_key,
-        "workflow_id": turn.workflow_id,
+        "workflow_id": _short(turn.workflow_id, turn.turn_id),
         "claimed_run": turn.claimed_run,
         "generation": turn.generation,
         "created_at": turn.created_at,
@@ -256,8 +257,18 @@ def _values(turn: Turn) -> dict[str, Any]:
     }
 
 
+_ITSELF = "*"
+"""Stands for the turn's id at the end of its workflow's: no id of ours has this character."""
+
+
+def _short(workflow_id: str, turn_id: str) -> str:
+    return workflow_id.removesuffix(turn_id) + _ITSELF if workflow_id.endswith(turn_id) else workflow_id
+
+
 def _turn(row: Row[Any]) -> Turn:
     values = dict(row._mapping)
+    if row.workflow_id.endswith(_ITSELF):
+        values["workflow_id"] = row.workflow_id.removesuffix(_ITSELF) + row.turn_id
     values["state"] = TurnState(row.state)
     values["request"] = decode(row.request, TurnRequest)
     values["usage"] = decode(row.usage, Usage)

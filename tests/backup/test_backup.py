@@ -19,6 +19,7 @@ from milepost.bootstrap.backing_up import back_up
 from milepost.bootstrap.restoring import CONFIG_NAME, restore
 from milepost.bootstrap.system import SystemClock
 from milepost.domain.errors import BackupTooNew, BackupUnusable, MilepostError, TargetNotEmpty
+from milepost.ledger.chain import StoredEvent
 from milepost.ports.ledger import Ledger
 from milepost.security.token import load_or_create_token
 from milepost.services.exporting.service import ExportFormat, ExportService
@@ -27,6 +28,7 @@ from milepost.storage import archive, upgrade
 from milepost.storage.archive import FIRST, LAST, entries, writing
 from tests.backup.conftest import PROVIDER, Instance, Make
 from tests.history.build import Builder, Said
+from tests.ledger.samples import as_in_0001
 
 POSTGRES = pytest.mark.postgres
 SECRET = "sk-canary-3f9c0a71d2e84b55"
@@ -138,12 +140,27 @@ def _plain(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     return _bytes(lambda data: gzip.compress(change(gzip.decompress(data)), 1))
 
 
+def _part_0001(stored: list[StoredEvent]) -> bytes:
+    """The part of the table of events as a release with the first schema wrote it."""
+    kinds = dict.fromkeys(("payload", "prev_hash", "hash"), "bytes")
+    kinds |= dict.fromkeys(("seq", "version", "at"), "integer")
+    rows = as_in_0001(stored)
+    columns = [[name, kinds.get(name, "text")] for name in rows[0]]
+    lines: list[Any] = [{"table": "events", "columns": columns}]
+    text = lambda value: value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value  # noqa: E731
+    lines += [[text(value) for value in row.values()] for row in rows]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
 SCHEMA_1 = ("ledger_meta", "streams", "events", "workspaces", "sessions")
-"""Tables with rows that the first schema has, in the same form."""
+"""Tables with rows that the first schema has; of events in another form."""
 
 
 def _rewritten(
-    name: str, change: Callable[[dict[str, Any]], dict[str, Any]], tables: tuple[str, ...] | None = None
+    name: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    tables: tuple[str, ...] | None = None,
+    events: bytes | None = None,
 ) -> Callable[[Path], None]:
     """Write a whole archive anew with one entry changed, and of the tables only some."""
 
@@ -154,6 +171,8 @@ def _rewritten(
             for entry, data in kept:
                 if tables and entry.startswith("tables/") and entry.split("/")[1][4:] not in tables:
                     continue
+                if events is not None and entry.split("/")[1:][:1] and entry.split("/")[1].endswith("-events"):
+                    data = events
                 value = change(json.loads(data)) if entry == name else None
                 if entry == LAST:
                     facts = json.loads(data)
@@ -280,9 +299,10 @@ async def test_a_backup_of_an_earlier_schema_is_upgraded(make: Make, tmp_path: P
     await upgrade(old.config.database_url())
     async with old.ledger() as ledger:
         session = await Builder(ledger).session("Before")
+        stored = await ledger.read(lambda tx: tx.events.read(session))
     file = tmp_path / "backup.tar.gz"
     await back_up(old.config, old.root, file)
-    _rewritten(FIRST, lambda value: value | {"schema": "0001"}, tables=SCHEMA_1)(file)
+    _rewritten(FIRST, lambda value: value | {"schema": "0001"}, tables=SCHEMA_1, events=_part_0001(stored))(file)
     new = make("new", target)
     found = await restore(new.config, new.root, file, verify=True)
     assert found.verification is not None and found.verification.findings == []

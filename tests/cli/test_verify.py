@@ -17,6 +17,8 @@ from milepost.services.sessions import OpenSession
 from milepost.services.turns import BeginTurn
 from milepost.services.verification import Verification, VerificationService
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
+from milepost.storage.bodies import body
+from milepost.storage.events import key_digest
 from tests.api.stack import AGENT, Work, make_services
 from tests.cli.conftest import Milepost
 from tests.support.databases import OpenLedger
@@ -89,7 +91,10 @@ def _append_forged(connection: sqlite3.Connection) -> None:
     ).fetchone()
     forged = (stream, head + 1, "forged", "turn.completed", 1, 5, turn, b"{}")
     new = event_hash(hash_, *forged)
-    connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*forged, hash_, new))
+    numbers = dict(connection.execute("SELECT name, number FROM identifiers"))
+    row = (numbers[stream], head + 1, key_digest("forged"), *forged[3:6], numbers[turn], 0)
+    places = ", ".join("?" * 10)
+    connection.execute(f"INSERT INTO events VALUES ({places})", (*row, body("forged", b"{}", turn), new))
     connection.execute("UPDATE streams SET head_seq = ?, head_hash = ? WHERE stream_id = ?", (head + 1, new, stream))
 
 
@@ -100,7 +105,10 @@ def _sql(statement: str) -> Tamper:
 @pytest.mark.parametrize(
     ("tamper", "problem"),
     [
-        (_sql("UPDATE events SET payload = X'7B7D' WHERE seq = 3"), "the hash of seq 3 does not hold"),
+        (_sql("UPDATE events SET body = X'7B7D' WHERE seq = 3"), "the hash of seq 3 does not hold"),
+        (_sql("UPDATE events SET body = substr(body, 1, 20) WHERE seq = 3"), "the hash of seq 3 does not hold"),
+        (_sql("UPDATE events SET body = X'01FFFFFF' WHERE seq = 3"), "the hash of seq 3 does not hold"),
+        (_sql("UPDATE events SET key_digest = X'00' WHERE seq = 3"), "the hash of seq 3 does not hold"),
         (_sql("UPDATE events SET at = at + 1 WHERE seq = 3"), "the hash of seq 3 does not hold"),
         (_sql("DELETE FROM events WHERE seq = 3"), "seq 3 is missing"),
         (_sql("DELETE FROM events WHERE seq = 8"), "it ends at seq 7, but its head is seq 8"),
@@ -124,6 +132,14 @@ async def test_what_was_tampered_with_is_found(sqlite_url: str, tmp_path: Path, 
     ("tamper", "orphan", "parent"),
     [
         (_sql("DELETE FROM turns WHERE state = 'stopped'"), "its turn_id", "'turns'"),
+        (
+            _sql(
+                "UPDATE identifiers SET name = 'trn_other' WHERE name = (SELECT turn_id FROM turns"
+                " WHERE state = 'stopped')"
+            ),
+            "its turn_id trn_other",
+            "'turns'",
+        ),
         (_sql("DELETE FROM workspaces"), "its workspace_id", "'workspaces'"),
         (_sql("UPDATE effects SET session_id = 'ses_nowhere'"), "its session_id ses_nowhere", "'sessions'"),
         (_sql("INSERT INTO streams VALUES ('ses_lost', 'session', 0, X'')"), "its stream_id ses_lost", "'sessions'"),

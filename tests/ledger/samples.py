@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from milepost.domain.events import StreamKind, TurnBegun
 from milepost.domain.sessions import Session, SessionMode, SessionStatus, Workspace
 from milepost.domain.turns import Turn, TurnOptions, TurnRequest, TurnState
 from milepost.domain.usage import Usage
+from milepost.ledger.chain import GENESIS, StoredEvent, event_hash
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.storage.transaction import Transaction
 from tests.support.postgres_server import run_apart
@@ -71,6 +72,18 @@ def turn(session_id: str, number: int = 1, **changes: Any) -> Turn:
         "superseded": False,
     }
     return Turn(**{**values, **changes})
+
+
+def as_in_0001(stored: Sequence[StoredEvent]) -> list[dict[str, Any]]:
+    """Rows of the table of events as the first schema had it, for events from the beginning of one stream."""
+    rows: list[dict[str, Any]] = []
+    for item in stored:
+        prev = rows[-1]["hash"] if rows else GENESIS
+        header = (item.stream_id, item.seq, item.key, item.type, item.version, item.at, item.turn_id, item.payload)
+        names = ("stream_id", "seq", "event_key", "type", "version", "at", "turn_id", "payload")
+        row = dict(zip(names, header, strict=True))
+        rows.append({**row, "prev_hash": prev, "hash": event_hash(prev, *header)})
+    return rows
 
 
 def spec(turn: Turn, **changes: Any) -> EffectSpec:

@@ -9,7 +9,7 @@ import resource
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ import pytest
 from milepost.domain.content import BlobRef
 from milepost.domain.errors import BlobNotFound, StorageUnavailable
 from milepost.storage import FileBlobStore
+from milepost.storage.blob_files import blob_files
+from milepost.storage.blob_form import MARK
 from milepost.storage.blobs import PIECE_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +56,10 @@ async def test_bytes_come_back_in_pieces(store: FileBlobStore, size: int) -> Non
 
 
 async def test_a_damaged_blob_never_ends_well_in_pieces(store: FileBlobStore, root: Path) -> None:
-    ref = await store.put(b"x" * (2 * PIECE_BYTES + 1), "text/plain")
+    data = os.urandom(2 * PIECE_BYTES + 1)
+    ref = await store.put(data, "text/plain")
     (file,) = _files(root)
-    file.write_bytes(b"y" + b"x" * (2 * PIECE_BYTES))
+    file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     pieces = []
     with pytest.raises(BlobNotFound, match="damaged"):
         async for piece in store.stream(ref):
@@ -65,6 +68,62 @@ async def test_a_damaged_blob_never_ends_well_in_pieces(store: FileBlobStore, ro
     file.unlink()
     with pytest.raises(BlobNotFound, match="missing"):
         await anext(store.stream(ref))
+
+
+TEXT = b"".join(b"%d bottles\n" % n for n in range(40_000))
+
+
+@pytest.mark.parametrize("data", [TEXT, MARK + os.urandom(3000), MARK], ids=["text", "with the mark", "mark"])
+async def test_what_gets_shorter_is_kept_compressed(store: FileBlobStore, root: Path, data: bytes) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), 100_001):
+            yield data[start : start + 100_001]
+
+    ref = await store.put(data, "text/plain")
+    assert (ref.digest, ref.size) == (hashlib.sha256(data).hexdigest(), len(data))
+    (file,) = _files(root)
+    assert file.read_bytes().startswith(MARK)
+    assert data is not TEXT or file.stat().st_size < len(data) / 3
+    assert await store.get(ref) == data
+    assert b"".join([piece async for piece in store.stream(ref)]) == data
+    assert await store.exists(ref)
+    before = file.stat().st_ino
+    assert await store.put(data, "text/plain") == ref
+    assert file.stat().st_ino == before
+    file.unlink()
+    assert await store.put_pieces(pieces(), "text/plain") == ref
+    assert await store.get(ref) == data
+
+
+async def test_a_blob_of_before_there_was_compression_is_read(store: FileBlobStore, root: Path) -> None:
+    ref = await store.put(TEXT, "text/plain")
+    (file,) = _files(root)
+    file.write_bytes(TEXT)
+    assert await store.get(ref) == TEXT
+    assert b"".join([piece async for piece in store.stream(ref)]) == TEXT
+    assert await store.exists(ref)
+    (found,) = blob_files(root)
+    assert found.sound()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: data[:900] + b"\0\0\0" + data[903:], lambda data: data[:30]]
+)
+async def test_a_damaged_compressed_blob_is_told(
+    store: FileBlobStore, root: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    ref = await store.put(TEXT, "text/plain")
+    (file,) = _files(root)
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(BlobNotFound, match="damaged"):
+        await store.get(ref)
+    with pytest.raises(BlobNotFound, match="damaged"):
+        async for _ in store.stream(ref):
+            pass
+    (found,) = blob_files(root)
+    assert not found.sound()
+    assert await store.put(TEXT, "text/plain") == ref
+    assert await store.get(ref) == TEXT
 
 
 async def test_the_same_bytes_are_stored_once(store: FileBlobStore, root: Path) -> None:
@@ -124,7 +183,7 @@ async def test_a_root_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 FULL_DISK = """
-import asyncio, resource, sys
+import asyncio, os, resource, sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from milepost.domain.errors import StorageUnavailable
@@ -133,16 +192,17 @@ from milepost.storage import FileBlobStore
 async def main(root):
     store = FileBlobStore(root)
     small = await store.put(b"small", "a/b")
+    large = os.urandom(1_000_000)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
     try:
-        await store.put(b"x" * 1_000_000, "a/b")
+        await store.put(large, "a/b")
     except StorageUnavailable as error:
         assert error.fix
     else:
         raise AssertionError("stored on a full disk")
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert [path.name for path in root.rglob("*") if path.is_file()] == [small.digest]
-    assert await store.get(await store.put(b"x" * 1_000_000, "a/b")) == b"x" * 1_000_000
+    assert await store.get(await store.put(large, "a/b")) == large
 
 asyncio.run(main(Path(sys.argv[1])))
 """

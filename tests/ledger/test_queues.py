@@ -69,10 +69,10 @@ async def test_delivered_and_dropped_items_do_not_return(ledger: Ledger) -> None
     assert pending.kind is START
     items = await _lease(ledger, "one", 10)
     await ledger.write(lambda tx: tx.outbox.delivered(items[0].item_id, 11))
-    await ledger.write(lambda tx: tx.outbox.drop("b", 12))
+    await ledger.write(lambda tx: tx.outbox.drop("b"))
     await ledger.write(lambda tx: tx.outbox.retry(items[0].item_id, 0, "too late"))
     await ledger.write(lambda tx: tx.outbox.retry(items[1].item_id, 0, "too late"))
-    await _add(ledger, "a", "b", at=20)  # known, also after delivery
+    await _add(ledger, "a", at=20)  # known, also after delivery
     assert await _lease(ledger, "two", 10_000) == []
     for subject in ("a", "b", "unknown"):
         assert await ledger.read(lambda tx, subject=subject: tx.outbox.pending(subject)) is None

@@ -198,6 +198,10 @@ async def test_nothing_follows_the_end_of_a_turn_but_late_facts(ledger: Ledger) 
     assert await _append(ledger, turn.session_id, StreamKind.SESSION, fact) == [3]
 
 
+def _of(stream: str) -> str:
+    return f"stream = (SELECT number FROM identifiers WHERE name = '{stream}')"
+
+
 async def test_the_chain_shows_every_change(opened: OpenLedger) -> None:
     ledger, url = opened.ledger, opened.url
     stream = await _fill(ledger, 6)
@@ -208,14 +212,14 @@ async def test_the_chain_shows_every_change(opened: OpenLedger) -> None:
         unlock = ["DROP TRIGGER events_no_update", "DROP TRIGGER events_no_delete"]
     else:
         unlock = ["ALTER TABLE events DISABLE TRIGGER USER"]
-    sql(url, *unlock, f"DELETE FROM events WHERE stream_id = '{stream}' AND seq = 6")
+    sql(url, *unlock, f"DELETE FROM events WHERE {_of(stream)} AND seq = 6")
     assert verify_chain(await read()) != head  # the end of the chain is known to the stream's row
     with pytest.raises(LedgerCorrupt, match="seq 6"):
         await _append(ledger, stream, StreamKind.RUN, NewEvent("next", RunEnded(stream, "x")))
-    sql(url, f"UPDATE events SET at = at + 1 WHERE stream_id = '{stream}' AND seq = 4")
+    sql(url, f"UPDATE events SET at = at + 1 WHERE {_of(stream)} AND seq = 4")
     with pytest.raises(LedgerCorrupt, match="hash of seq 4"):
         verify_chain(await read())
-    sql(url, f"DELETE FROM events WHERE stream_id = '{stream}' AND seq = 2")
+    sql(url, f"DELETE FROM events WHERE {_of(stream)} AND seq = 2")
     with pytest.raises(LedgerCorrupt, match="seq 2 is missing"):
         verify_chain(await read())
 
@@ -234,8 +238,8 @@ async def test_the_chain_covers_every_column(sqlite_ledger: Ledger, column: str)
 async def test_events_cannot_be_changed_or_deleted(opened: OpenLedger) -> None:
     stream = await _fill(opened.ledger, 2)
     before = await opened.ledger.read(lambda tx: tx.events.read(stream))
-    assert refused(opened.url, f"UPDATE events SET at = 0 WHERE stream_id = '{stream}'")
-    assert refused(opened.url, f"DELETE FROM events WHERE stream_id = '{stream}'")
+    assert refused(opened.url, f"UPDATE events SET at = 0 WHERE {_of(stream)}")
+    assert refused(opened.url, f"DELETE FROM events WHERE {_of(stream)}")
     if opened.url.startswith("postgresql"):
         assert refused(opened.url, "TRUNCATE events")
     assert await opened.ledger.read(lambda tx: tx.events.read(stream)) == before

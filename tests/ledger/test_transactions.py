@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -301,7 +302,7 @@ async def test_a_lock_held_too_long_is_unavailable(sqlite_url: str, monkeypatch:
 
 
 FULL_DISK = """
-import asyncio, resource, sys
+import asyncio, os, resource, sys
 from pathlib import Path
 from milepost.domain.errors import StorageUnavailable
 from milepost.domain.events import RunStarted, StreamKind
@@ -311,7 +312,7 @@ from milepost.storage import Hub, open_ledger
 async def main(url):
     ledger = await open_ledger(url, Hub())
     def body(tx, n):
-        new = NewEvent(f"k{n}", RunStarted("r", "x" * 20_000, {}))
+        new = NewEvent(f"k{n}", RunStarted("r", os.urandom(10_000).hex(), {}))
         return tx.events.append("run_1", StreamKind.RUN, [new], 1)
     write = lambda n: ledger.write(lambda tx: body(tx, n))
     await write(0)
@@ -349,7 +350,7 @@ async def test_a_full_database_inside_a_statement(sqlite_ledger: Ledger) -> None
         connection(tx).exec_driver_sql(f"PRAGMA max_page_count = {pages + 3}")
 
     await sqlite_ledger.write(shrink)
-    big = NewEvent("big", RunStarted("r", "x" * 500_000, {}))
+    big = NewEvent("big", RunStarted("r", os.urandom(250_000).hex(), {}))
     with pytest.raises(StorageUnavailable, match="disk is full") as error:
         await sqlite_ledger.write(lambda tx: tx.events.append("run_1", StreamKind.RUN, [big], 1))
     assert error.value.retryable

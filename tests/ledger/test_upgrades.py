@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import Connection
+from sqlalchemy import Connection, column, insert, table
 
 from milepost.domain.errors import SchemaOutdated
-from milepost.domain.events import AgentStarted, StreamKind
+from milepost.domain.events import AgentStarted, RunStarted
 from milepost.domain.messages import Sampling
-from milepost.ledger.chain import verify_chain
+from milepost.ledger.chain import StoredEvent, verify_chain
 from milepost.ledger.codec import decode_event, encode, parse
 from milepost.ports.ledger import OutboxKind
 from milepost.storage import Hub, SchemaStatus, open_ledger, schema_state, upgrade
 from milepost.storage.search import SqlSearchIndex
+from milepost.storage.tables import streams
 from milepost.storage.transaction import Transaction
 from milepost.storage.upgrading import alembic_config
-from tests.ledger.samples import add_session, begun, refused, spec, turn
+from tests.ledger.samples import NASTY, add_session, as_in_0001, begun, refused, spec, turn
 from tests.ledger.test_schema import _on, empty_url
 
 __all__ = ["empty_url"]
@@ -29,6 +31,7 @@ async def test_from_0001(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Non
         Path(empty_url.removeprefix("sqlite:///")).parent.mkdir(parents=True)
     kept = turn("later")
     effect = spec(kept)
+    read: list[StoredEvent] = []
 
     def old(conn: Connection) -> str:
         command.upgrade(alembic_config(conn), "0001")
@@ -36,7 +39,19 @@ async def test_from_0001(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Non
         session = add_session(tx).session_id
         kept_here = turn(session, turn_id=kept.turn_id)
         tx.turns.add(kept_here)
-        tx.events.append(session, StreamKind.SESSION, [begun(kept_here)], 1)
+        events = [
+            (f"{kept_here.turn_id}/begun", begun(kept_here).event, kept_here.turn_id),
+            ("long", RunStarted(session, "a", {"long": NASTY * 400}), None),
+        ]
+        stored = [
+            StoredEvent(session, seq, key, event.TYPE, 1, seq, turn_id, encode(event), b"")
+            for seq, (key, event, turn_id) in enumerate(events, start=1)
+        ]
+        rows = as_in_0001(stored)
+        head = {"stream_id": session, "kind": "session", "head_seq": len(rows), "head_hash": rows[-1]["hash"]}
+        conn.execute(insert(streams), head)
+        conn.execute(insert(table("events", *(column(name) for name in rows[0]))), rows)
+        read.extend(replace(item, hash=row["hash"]) for item, row in zip(stored, rows, strict=True))
         tx.effects.dispatch(spec(kept_here, effect_id=effect.effect_id), 2, "worker")
         tx.outbox.add(OutboxKind.START_TURN, kept.turn_id, 3)
         tx.outbox.add(OutboxKind.CANCEL_TURN, "another", 4)
@@ -55,7 +70,11 @@ async def test_from_0001(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Non
     ledger = await open_ledger(empty_url, Hub())
     try:
         assert (await ledger.read(lambda tx: tx.turns.get(kept.turn_id))).session_id == session
-        verify_chain(await ledger.read(lambda tx: tx.events.read(session)))
+        found_events = await ledger.read(lambda tx: tx.events.read(session))
+        assert found_events == read
+        assert verify_chain(found_events) == await ledger.read(lambda tx: tx.events.head(session))
+        assert await ledger.read(lambda tx: tx.events.find(session, "long")) == read[1]
+        assert await ledger.read(lambda tx: tx.events.read_turn(session, kept.turn_id)) == read[:1]
         found = await ledger.read(lambda tx: tx.effects.get(effect.effect_id))
         assert found is not None and (found.attempt, found.worker) == (1, "worker")
         waiting = await ledger.read(lambda tx: tx.outbox.pending(kept.turn_id))

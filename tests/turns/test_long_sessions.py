@@ -104,13 +104,13 @@ def test_decoded_events_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch)
 
     def event(number: int) -> None:
         payload = bytes([number]) * 40
-        assert kept.event(StoredEvent("s", number, "k", "t", 1, 1, None, payload, b"", bytes([number]))) == payload
+        assert kept.event(StoredEvent("s", number, "k", "t", 1, 1, None, payload, bytes([number]))) == payload
 
     for number in (1, 2, 1, 3, 1, 2):
         event(number)
         assert kept.bytes <= 100
     assert decodings == [1, 2, 3, 2], "the one that was used least lately made room"
-    large = StoredEvent("s", 9, "k", "t", 1, 1, None, bytes(101), b"", b"large")
+    large = StoredEvent("s", 9, "k", "t", 1, 1, None, bytes(101), b"large")
     assert kept.event(large) == bytes(101)
     assert kept.bytes <= 100
 
