@@ -246,7 +246,8 @@ class ToolActivities:
             output=await self._contents.store(result.text),
             is_error=result.is_error,
             detail=result.detail,
-            full_output=None if result.full is None else await self._contents.store(result.full),
+            # Whoever wants more than `output` asks for the whole.
+            full_output=None if result.full is None else await self._contents.store(result.full, preview=0),
         )
         position = call_position(params.round, params.index)
         return NewEvent(tool_event_key(params.turn_id, params.agent, position, "finished"), finished, params.turn_id)

@@ -22,8 +22,11 @@ class Contents:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
 
-    async def store(self, text: str, media_type: str = TEXT) -> Content:
-        """Durably keep a text of any length. Raises StorageUnavailable."""
+    async def store(self, text: str, media_type: str = TEXT, *, preview: int = PREVIEW_LIMIT_BYTES) -> Content:
+        """Durably keep a text of any length; of one that becomes a blob `preview` bytes stay at hand.
+
+        Raises StorageUnavailable.
+        """
         # A character is at most 4 bytes, so short texts need no encoding to know that they fit.
         if len(text) * 4 <= INLINE_LIMIT_BYTES:
             return Content(text)
@@ -31,7 +34,7 @@ class Contents:
         if len(data) <= INLINE_LIMIT_BYTES:
             return Content(text)
         ref = await self._blobs.put(data, media_type)
-        return Content(data[:PREVIEW_LIMIT_BYTES].decode("utf-8", "ignore"), ref)
+        return Content(data[:preview].decode("utf-8", "ignore"), ref)
 
     async def store_bytes(self, pieces: AsyncIterable[bytes], media_type: str) -> BlobRef:
         """Durably keep bytes of any length as a blob. Raises StorageUnavailable."""

@@ -1,8 +1,8 @@
 """Bodies of events: the event's key and payload, packed together, since most of a key is said in the payload as well.
 
-A body is the length of the key (two bytes, big-endian), the key and the payload as the shared payloads leave it, packed
-beside the turn's id, which the row has. Of a long body the row has the end only; what comes before is kept in pieces of
-which a page of SQLite holds just four, since rows of a few kilobytes would leave a third of its pages empty.
+A body is the length of the key (two bytes, big-endian), the key and the payload as `shared` and `repeats` leave it,
+packed beside the turn's id, which the row has. Of a long body the row has the end only; what comes before is kept in
+pieces of which a page of SQLite holds just four, since rows of a few kilobytes would leave a third of its pages empty.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, insert, select
 
 from milepost.storage.packing import Unpackable, packed, unpacked
+from milepost.storage.repeats import with_repeats, without_repeats
 from milepost.storage.statements import Prepared
 from milepost.storage.tables import event_pieces, events, identifiers
 
@@ -39,7 +40,8 @@ _ALL = (
 def body(key: str, payload: bytes, turn_id: str | None) -> bytes:
     """The packed form of an event's key and payload."""
     name = key.encode()
-    return packed(len(name).to_bytes(_LENGTH, "big") + name + payload, (turn_id or "").encode())
+    data = len(name).to_bytes(_LENGTH, "big") + name + without_repeats(payload)
+    return packed(data, (turn_id or "").encode())
 
 
 def opened(kept: bytes, turn_id: str | None) -> tuple[str, bytes]:
@@ -49,7 +51,7 @@ def opened(kept: bytes, turn_id: str | None) -> tuple[str, bytes]:
     except Unpackable:
         return "", kept
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
-    return data[_LENGTH:end].decode("utf-8", "replace"), data[end:]
+    return data[_LENGTH:end].decode("utf-8", "replace"), with_repeats(data[end:])
 
 
 def divided(kept: bytes) -> tuple[list[bytes], bytes]:

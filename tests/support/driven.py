@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,10 +30,12 @@ from milepost.contracts.activities import (
 )
 from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
+from milepost.domain.events import AgentStarted, ToolFinished
 from milepost.domain.messages import AssistantMessage, FinishReason, TextPart, ToolCallPart
 from milepost.domain.tools import Approval
 from milepost.domain.turns import TurnState
 from milepost.domain.usage import Usage
+from milepost.ledger.codec import canonical_bytes, decode_event, encode
 from milepost.ports.checkpoints import CheckpointStore
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.models import ModelCompleted, ModelGateway, ModelHealth, ModelItem, ModelRequest, TextDelta
@@ -47,7 +50,8 @@ from milepost.services.sessions import OpenSession, SessionService
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.services.workbench import Workbench
 from milepost.services.workspaces import WorkspaceGuard
-from milepost.storage import FileBlobStore
+from milepost.storage import FileBlobStore, packing
+from milepost.storage.blob_files import blob_files
 from milepost.tools import definitions
 from workers.process import ExecutionParts, turn_steps
 
@@ -80,24 +84,36 @@ def log_text(chosen: random.Random, size: int) -> str:
     return "".join(lines)
 
 
-class OneCallModel:
-    """Asks for a command while `calls` is set, else says what it found. `written` counts the text that it wrote."""
+@dataclass
+class Unique:
+    """Distinct values: their bytes, and these compressed one by one as in the ledger, but without its dictionary."""
 
-    def __init__(self, chosen: random.Random) -> None:
+    plain: int = 0
+    compressed: int = 0
+
+    def add(self, payload: bytes) -> None:
+        self.plain += len(payload)
+        self.compressed += len(zlib.compress(payload, packing.LEVEL))
+
+
+class OneCallModel:
+    """Asks for a command while `calls` is set, else says what it found. `said` gets what it wrote."""
+
+    def __init__(self, chosen: random.Random, said: Unique) -> None:
         self._chosen = chosen
+        self._said = said
         self.calls = True
-        self.written = 0
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
         number = self._chosen.randrange(10**12)
         if self.calls:
             arguments = f'{{"command": "make target-{number}"}}'
             message = AssistantMessage((ToolCallPart(f"call-{number}", "bash", Content(arguments)),))
-            self.written += len(arguments)
+            self._said.add(arguments.encode())
             yield ModelCompleted(message, FinishReason.TOOL_CALLS, Usage(10, 0, 5, 0), request.provider, request.model)
             return
         text = f"Done: {log_text(self._chosen, 200)}"
-        self.written += len(text)
+        self._said.add(text.encode())
         yield TextDelta(text)
         message = AssistantMessage((TextPart(text),))
         yield ModelCompleted(message, FinishReason.STOP, Usage(10, 0, 5, 0), request.provider, request.model)
@@ -113,15 +129,15 @@ class OneCallModel:
 
 
 class PrintingSandbox:
-    """Every command prints `size()` characters that no other command printed."""
+    """Every command prints `size()` characters that no other command printed, and which `said` gets."""
 
     boot = "instant"
 
-    def __init__(self, chosen: random.Random, size: Callable[[], int]) -> None:
+    def __init__(self, chosen: random.Random, size: Callable[[], int], said: Unique) -> None:
         self._chosen = chosen
         self._size = size
         self.says: Callable[[], str] | None = None
-        self.printed = 0
+        self._said = said
 
     async def check(self) -> SandboxHealth:
         return SandboxHealth(True, "instant")
@@ -135,7 +151,7 @@ class PrintingSandbox:
         assert isinstance(operation, Exec)
         said = self.says() if self.says is not None else log_text(self._chosen, self._size())
         text = said.encode()
-        self.printed += len(text)
+        self._said.add(text)
         return Outcome(exit_code=0, stdout=text)
 
     async def attach(self, effect_id: str, on_output: OnOutput | None = None, **_: Any) -> Outcome:
@@ -229,7 +245,10 @@ class CountedLedger:
 
 
 class Driver:
-    """One instance over `ledger` whose turns are driven step by step: `await driver.turn(session)`."""
+    """One instance over `ledger` whose turns are driven step by step: `await driver.turn(session)`.
+
+    Each command prints `size()` characters; `unique` is what was asked, written and printed.
+    """
 
     def __init__(
         self,
@@ -248,9 +267,10 @@ class Driver:
         agents = {AGENT: agent or AgentConfig(AGENT, "instant", "instant", approvals={"bash": Approval.ALLOW})}
         self.ledger = ledger
         self.chosen = chosen
-        self.model = OneCallModel(chosen)
-        self.sandbox = PrintingSandbox(chosen, size)
-        self.asked = 0
+        self.unique = Unique()
+        self.model = OneCallModel(chosen, self.unique)
+        self.size = size
+        self.sandbox = PrintingSandbox(chosen, lambda: self.size(), self.unique)
         self._folder = folder
         contents = Contents(FileBlobStore(folder / "blobs"))
         workbench = Workbench(
@@ -283,17 +303,12 @@ class Driver:
         self._dispatcher = Dispatcher(ledger, _Accepting(), clock, parts.worker)
         self._environment = ActivityEnvironment()
 
-    @property
-    def unique(self) -> int:
-        """Bytes of all that was asked, written and printed so far, each counted once."""
-        return self.asked + self.model.written + self.sandbox.printed
-
     async def open(self) -> str:
         return (await self.sessions.open(OpenSession(str(self._folder)))).session_id
 
     async def begin(self, session_id: str) -> str:
         text = f"Please look at {log_text(self.chosen, 100)}"
-        self.asked += len(text)
+        self.unique.add(text.encode())
         return (await self.turns.begin(BeginTurn(session_id, text))).turn.turn_id
 
     async def prepare(self, session_id: str, turn_id: str) -> None:
@@ -406,8 +421,33 @@ class Stored:
         return sum(self.tables.values()) + self.blobs
 
 
+async def unique_payloads(ledger: Ledger, session_id: str, folder: Path) -> Unique:
+    """All that a driven Session's ledger and blobs hold.
+
+    Payloads of events are taken as they were appended; an agent's start, which repeats in every turn, counts once, and
+    so does a blob. Of an output that was shortened for the model the shortened text is not counted beside the whole.
+    """
+    found, after, starts = Unique(), 0, set()
+    while page := await ledger.read(lambda tx: tx.events.read(session_id, after=after, limit=500)):  # noqa: B023
+        after = page[-1].seq
+        for item in page:
+            if item.type == AgentStarted.TYPE:
+                start = item.payload.replace(canonical_bytes(item.turn_id), b"")
+                if start in starts:
+                    continue
+                starts.add(start)
+            event = decode_event(item.type, item.version, item.payload)
+            if isinstance(event, ToolFinished) and event.full_output is not None:
+                event = replace(event, output=Content(""))
+            found.add(encode(event))
+    for blob in blob_files(folder / "blobs"):
+        with blob.opened() as plain:
+            found.add(plain.read(plain.size))
+    return found
+
+
 def stored(folder: Path) -> Stored:
-    """Measure the closed ledger in a driver's folder. Pages that are empty count for what they were last used for."""
+    """Measure the ledger in a driver's folder. Pages that are empty count for what they were last used for."""
     database = sqlite3.connect(folder / "ledger.db")
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     rows = database.execute(

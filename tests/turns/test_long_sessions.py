@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from activities.conversation import DecodedEvents
+from milepost.domain.content import INLINE_LIMIT_BYTES
 from milepost.ledger.chain import StoredEvent
 from milepost.storage import open_ledger, open_notifier
-from tests.support.driven import AGENT, CountedLedger, Driver, Work, short_memory, stored
+from tests.support.driven import AGENT, CountedLedger, Driver, Work, short_memory, stored, unique_payloads
 
-OUTPUT = 4_000
-OVERHEAD = 13_000
-"""Bytes that a turn with one call keeps beside what was said and printed: its rows, their hashes and ids, usage."""
+OUTPUT = 10_000
 
 
 @pytest.fixture
@@ -57,21 +57,25 @@ async def test_the_work_of_a_begin_and_of_a_context_does_not_grow_with_the_sessi
         assert (await _next_turn(driver, session))[1] > long[1], "a longer memory is more work"
 
 
-async def test_what_is_said_and_printed_is_kept_once(driver: Driver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [[OUTPUT], [2_000, 40_000, 300_000]], ids=["even", "mixed"])
+async def test_the_ledger_keeps_little_more_than_the_payloads_compressed(
+    driver: Driver, tmp_path: Path, sizes: list[int]
+) -> None:
+    driver.size = itertools.cycle(sizes).__next__
     session = await driver.open()
+    measured = []
     with short_memory(0):
-        await driver.turn(session)
-        before = driver.unique
-        for _ in range(20):
-            await driver.turn(session)
-    said = driver.unique - before
-    await driver.ledger.close()
-    found = stored(tmp_path)
-    # Every table has a page of its own, however little there is in it.
-    kept = found.kept - 4096 * len(found.tables)
-    assert said > 20 * OUTPUT
-    assert said < kept < said + 21 * OVERHEAD
-    assert found.blobs == 0
+        for turns in (2, 30 // len(sizes)):
+            for _ in range(turns):
+                await driver.turn(session)
+            unique = await unique_payloads(driver.ledger, session, tmp_path)
+            measured.append((unique.compressed, stored(tmp_path)))
+    (before, first), (after, found) = measured
+    # The last page of each table that grows is not full.
+    growing = sum(found.tables[name] > first.tables[name] for name in found.tables)
+    assert found.kept - first.kept <= 1.3 * (after - before) + growing * 4096
+    assert unique.compressed < unique.plain / 2
+    assert (found.blobs > 0) is (max(sizes) > INLINE_LIMIT_BYTES)
 
 
 async def test_the_work_of_a_call_does_not_grow_with_the_turn(driver: Driver) -> None:
