@@ -35,7 +35,7 @@ from milepost.domain.turns import Turn
 from milepost.engine.reminders import before_request
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
-from milepost.ledger.compacted import Compacted, compacted_parts, newest, summary_message
+from milepost.ledger.compacted import Compacted, compacted_parts, newest, seen_from, summary_message
 from milepost.ledger.transcript import TRANSCRIPT_EVENTS, Part, omission, parts_of
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.checkpoints import Answered, Checkpoints
@@ -232,6 +232,11 @@ class Conversations:
             return TurnContext(session, turn, started, events, tuple(messages), 0)
         size = sum(len(item.payload) for item, _ in pairs)
         own, readable = newest(events, agent), reads_outputs(started)
+        if turn.request.options.stateless:
+            left = parts_of(messages, turn.number, 0)
+            found = None if own is None else seen_from(own, 0)
+            parts = tuple(compacted_parts(left, found, readable=readable))
+            return TurnContext(session, turn, started, events, (), 0, parts, found)
         earlier = self._turns.read(
             tx, turn.session_id, view, turn.number, MAX_PROJECTED_BYTES - size, MAX_PROJECTED_TURNS, own
         )

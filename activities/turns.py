@@ -37,6 +37,7 @@ from milepost.domain.tools import (
     tool_approval,
 )
 from milepost.domain.turns import Turn, TurnState
+from milepost.engine.overrides import overridden
 from milepost.ports.hooks import Hooks
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.prices import Prices
@@ -114,6 +115,7 @@ class TurnActivities:
         agent = self._agents.get(agent_id)
         if agent is None:
             raise AgentUnknown(f"The configuration no longer has the agent '{agent_id}'.", field="agent")
+        agent = overridden(agent, options.overrides)
         memory = agent.memory if self._has_memory else None
         built_in = [
             tool

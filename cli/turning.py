@@ -52,6 +52,7 @@ class Order:
     model: str | None = None
     script: str | None = None
     budget: Json | None = None
+    overrides: Json = field(default_factory=dict)
     settle: Settle | None = None
     attach: list[Path] = field(default_factory=list)
     retry_of: str | None = None
@@ -187,6 +188,7 @@ async def begin(client: ApiClient, order: Order) -> Json:
         "model": order.model,
         "script": order.script,
         "budget": order.budget,
+        **order.overrides,
         "turn_id": order.turn_id,
     }
     return await client.post(f"{API}/sessions/{order.session_id}/turns", body)

@@ -8,11 +8,12 @@ from pydantic import Field
 
 from api.schemas.base import Body, Query, Shape, at_most
 from api.schemas.budgets import TurnBudgetBody
+from api.schemas.overrides import MaxRounds, SamplingBody, Tools
 from api.schemas.sessions import MAX_LIMIT
 from api.schemas.usage import UsageShape
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.errors import InvalidInput
-from milepost.domain.turns import Turn, TurnState
+from milepost.domain.turns import Overrides, Turn, TurnState
 from milepost.services.turns import BeginTurn, TurnView
 
 _MAX_NUMBER = 2**31 - 1
@@ -32,6 +33,13 @@ class TurnBegin(Body):
     model: Name | None = None
     script: Annotated[str | None, Field(description="YAML for the 'scripted' provider; at most 4 MiB.")] = None
     budget: TurnBudgetBody | None = None
+    sampling: SamplingBody | None = None
+    max_rounds: MaxRounds = None
+    tools: Annotated[Tools, Field(description="Some of the agent's tools; the others are not offered.")] = None
+    stateless: Annotated[
+        bool,
+        Field(description="Without earlier turns and without memory; later turns get nothing of it."),
+    ] = False
     turn_id: Annotated[str | None, Field(max_length=64)] = None
     idempotency_key: Annotated[str | None, Field(max_length=200)] = None
 
@@ -45,9 +53,19 @@ class TurnBegin(Body):
             model=self.model,
             script=self.script,
             budget=None if self.budget is None else self.budget.limits(),
+            overrides=self._overrides(),
             turn_id=self.turn_id,
             idempotency_key=one_key(header_key, self.idempotency_key),
         )
+
+    def _overrides(self) -> Overrides | None:
+        found = Overrides(
+            sampling=None if self.sampling is None else self.sampling.chosen(),
+            max_rounds=self.max_rounds,
+            tools=None if self.tools is None else tuple(self.tools),
+            stateless=self.stateless,
+        )
+        return None if found == Overrides() else found
 
 
 class TurnRetry(Body):

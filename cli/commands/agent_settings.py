@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from cli.invocation import Invocation, command
+from cli.values import nested
 from milepost.domain.errors import InvalidInput
 from milepost.ports.agents import AgentEditor, AgentSettings
 
@@ -35,14 +34,14 @@ def show(call: Invocation, agent_id: AgentId) -> None:
 
 def add(call: Invocation, agent_id: AgentId, values: Values = None) -> None:
     """Add an agent. It is checked before the file is written, and counts from the next turn on."""
-    _changed(call, "Added", _editor(call).add(agent_id, _parsed(values or (), ())))
+    _changed(call, "Added", _editor(call).add(agent_id, nested(values or ())))
 
 
 def change(call: Invocation, agent_id: AgentId, values: Values = None, unset: Unset = None) -> None:
     """Change an agent; everything else of the file stays. VALUE is YAML: 'tools=[read_file, bash]'."""
     if not values and not unset:
         raise InvalidInput("Nothing to change.", field="values", fix="Name KEY=VALUE, or --unset KEY.")
-    _changed(call, "Changed", _editor(call).change(agent_id, _parsed(values or (), unset or ())))
+    _changed(call, "Changed", _editor(call).change(agent_id, nested(values or (), unset or ())))
 
 
 def remove(call: Invocation, agent_id: AgentId) -> None:
@@ -58,41 +57,6 @@ def _editor(call: Invocation) -> AgentEditor:
     from milepost.config.agents import AgentFile
 
     return AgentFile(call.config.path)
-
-
-def _parsed(values: Sequence[str], unset: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE texts as nested mappings; a key that is unset is None."""
-    found: dict[str, Any] = {}
-    for text in values:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise InvalidInput(f"'{text[:80]}' is no KEY=VALUE.", field="values", fix="Write model=large, for example.")
-        _put(found, key, _yaml(key, value))
-    for key in unset:
-        _put(found, key, None)
-    return found
-
-
-def _put(found: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        below = found.setdefault(part, {})
-        if not isinstance(below, dict):
-            raise InvalidInput(f"'{key}' is set twice.", field="values")
-        found = below
-    found[last] = value
-
-
-def _yaml(key: str, text: str) -> Any:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        value = YAML(typ="safe", pure=True).load(text)
-        # Dates and the like are words here, as in the file.
-        return json.loads(json.dumps(value, default=str))
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"The value of '{key[:80]}' is no YAML.", field="values", fix="Put it in quotes.") from error
 
 
 def _changed(call: Invocation, what: str, agent: AgentSettings) -> None:

@@ -14,6 +14,7 @@ from cli.commands.attachments import Attach
 from cli.environments import Setup, decide
 from cli.failures import Exit
 from cli.invocation import Invocation, command
+from cli.overrides import Override, Stateless, override_body
 from cli.routes import Json
 
 Request = Annotated[
@@ -53,6 +54,8 @@ async def run(
     model: Model = None,
     script: Script = None,
     budget: TurnBudget = None,
+    override: Override = None,
+    stateless: Stateless = False,
     attach: Attach = None,
     wait: Wait = False,
     setup: SetupChoice = Setup.ASK,
@@ -70,6 +73,7 @@ async def run(
         model=model,
         script=read_script(script),
         budget=budget_body(budget),
+        overrides=override_body(override, stateless=stateless),
         attach=attach or [],
         settle=partial(decide, call, setup),
     )

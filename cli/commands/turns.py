@@ -13,6 +13,7 @@ from cli.commands.attachments import Attach
 from cli.commands.run import Agent, Model, Provider, Request, Script, Wait, exit_of_turn, show_turn
 from cli.failures import Exit
 from cli.invocation import Invocation, command
+from cli.overrides import Override, Stateless, override_body
 from cli.routes import API
 from milepost.domain.errors import TemporalUnavailable
 
@@ -40,6 +41,8 @@ async def send(
     model: Model = None,
     script: Script = None,
     budget: TurnBudget = None,
+    override: Override = None,
+    stateless: Stateless = False,
     attach: Attach = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the turn is accepted; a running instance does it.")
@@ -56,6 +59,7 @@ async def send(
     text = await request_text(call, request)
     script_text, limits, files = read_script(script), budget_body(budget), attach or []
     order = Order(text, session, None, None, agent, provider, model, script_text, limits, attach=files)
+    order.overrides = override_body(override, stateless=stateless)
     if detach:
         check_files(files)
         async with reach(call, Need.WRITE) as reached:

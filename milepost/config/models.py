@@ -21,7 +21,7 @@ from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
 from milepost.config.sections import BaseUrl, Count, Name, Number, Port, Section
 from milepost.config.tools import CustomToolName, ToolSection
-from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT
+from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT, MAX_ROUNDS
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
 from milepost.domain.compaction import DEFAULT_THRESHOLD
 from milepost.engine.images import CURATED
@@ -166,7 +166,7 @@ class AgentSection(Section):
     tools: tuple[ToolName | CustomToolName, ...] = get_args(ToolName)
     """Built-in tools, and those of the section `tools`."""
     sampling: SamplingSection = SamplingSection()
-    max_rounds: Annotated[Count, Field(ge=1, le=10_000)] = DEFAULT_MAX_ROUNDS
+    max_rounds: Annotated[Count, Field(ge=1, le=MAX_ROUNDS)] = DEFAULT_MAX_ROUNDS
     """Model calls of one turn, at most."""
     approvals: dict[ToolName | CustomToolName | Literal["*"], Literal["allow", "ask"]] = Field(default_factory=dict)
     """Whether a person must agree before a tool runs: ask or allow, by tool; "*" stands for any other tool."""

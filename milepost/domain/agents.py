@@ -15,6 +15,7 @@ from milepost.domain.providers import Route
 from milepost.domain.tools import Approval
 
 DEFAULT_MAX_ROUNDS = 64
+MAX_ROUNDS = 10_000
 
 DEFAULT_SYSTEM_PROMPT = (
     "You are a careful software agent. You work in a sandbox on the files below /workspace. "

@@ -8,6 +8,7 @@ from enum import StrEnum
 from milepost.domain.attachments import AttachmentRef
 from milepost.domain.budgets import Limits
 from milepost.domain.content import Content
+from milepost.domain.messages import Sampling
 from milepost.domain.usage import Usage
 
 
@@ -45,6 +46,19 @@ class TurnStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Overrides:
+    """What one turn changes of its agent; None keeps the agent's. `tools` are some of the agent's.
+
+    A `stateless` turn gets nothing of the Session's earlier turns and no memory, and later turns get nothing of it.
+    """
+
+    sampling: Sampling | None = None
+    max_rounds: int | None = None
+    tools: tuple[str, ...] | None = None
+    stateless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TurnOptions:
     """Choices of one turn; None takes the agent's configuration. `script` is the scripted provider's YAML text.
 
@@ -56,6 +70,11 @@ class TurnOptions:
     model: str | None = None
     script: Content | None = None
     budget: Limits | None = None
+    overrides: Overrides | None = None
+
+    @property
+    def stateless(self) -> bool:
+        return self.overrides is not None and self.overrides.stateless
 
 
 @dataclass(frozen=True, slots=True)

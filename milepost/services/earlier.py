@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from milepost.domain.checkpoints import Segment
-from milepost.domain.events import AgentStarted, ContextCompacted, Event
+from milepost.domain.events import AgentStarted, ContextCompacted, Event, TurnBegun
 from milepost.domain.messages import Message
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.compacted import Compacted, newest, seen_from
@@ -194,6 +194,8 @@ class _Reader:
         if size > budget:
             return Segment(turn_id, number, size, ())  # it does not fit, so nobody needs its messages
         events = [self._decode(item) for item in stored]
+        if any(isinstance(event, TurnBegun) and event.request.options.stateless for event in events):
+            return Segment(turn_id, number, size, ())
         compacted = newest(events, self._view.agent)
         return Segment(turn_id, number, size, tuple(self._view.messages(events)), compacted=compacted)
 

@@ -24,8 +24,9 @@ from milepost.domain.errors import (
 )
 from milepost.domain.events import StopRequested, StreamKind, TurnBegun, TurnStopped
 from milepost.domain.sessions import Session
-from milepost.domain.turns import Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
+from milepost.domain.turns import Overrides, Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
 from milepost.domain.usage import Usage
+from milepost.engine.overrides import overridden
 from milepost.ledger.codec import canonical_bytes, to_json
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
 from milepost.ports.notifier import OUTBOX_TOPIC, stop_topic
@@ -67,6 +68,7 @@ class BeginTurn:
     model: str | None = None
     script: str | None = None
     budget: Limits | None = None
+    overrides: Overrides | None = None
     turn_id: str | None = None
     idempotency_key: str | None = None
 
@@ -140,6 +142,7 @@ class TurnService:
                 model=request.model,
                 script=None if request.script is None else await self._contents.store(request.script),
                 budget=request.budget,
+                overrides=request.overrides,
             ),
         )
         return await self._accept(request.session_id, accepted, _Keys(request.turn_id, request.idempotency_key))
@@ -244,6 +247,7 @@ class TurnService:
 
     def _check_route(self, options: TurnOptions, session_agent: str) -> None:
         self._validate_route(*self._route(options.agent, options.provider, options.model, session_agent))
+        overridden(self._agents[options.agent or session_agent], options.overrides)
 
     def _route(self, agent: str | None, provider: str | None, model: str | None, session_agent: str) -> tuple[str, str]:
         agent_id = agent or session_agent
