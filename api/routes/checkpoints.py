@@ -16,6 +16,8 @@ from api.schemas.checkpoints import (
     CheckpointsDiscarded,
     CheckpointShape,
     CheckpointsQuery,
+    RecoverBody,
+    RecoveryShape,
 )
 
 router = APIRouter(prefix="/api/v1", tags=["checkpoints"])
@@ -57,3 +59,14 @@ async def discard_checkpoints(session_id: SessionId, body: CheckpointBody, servi
     """Nothing is lost by it: the next one is made from the ledger."""
     count = await services.checkpoints.discard(session_id, body.agent)
     return reply(CheckpointsDiscarded(session_id=session_id, discarded=count))
+
+
+@router.post(
+    "/sessions/{session_id}/checkpoints/recover",
+    response_model=RecoveryShape,
+    responses=problems(400, 404, 409, 413, 422),
+    summary="Recover a Session from checkpoints of before 1.0",
+)
+async def recover_session(session_id: SessionId, body: RecoverBody, services: AppServices) -> Response:
+    """Give a Session without turns those of the newest readable old checkpoint; the old files stay as they are."""
+    return reply(RecoveryShape.of(await services.recovery.recover(session_id, body.name)))

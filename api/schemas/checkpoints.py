@@ -10,6 +10,7 @@ from api.schemas.base import Body, Query, Shape
 from api.schemas.usage import UsageShape
 from api.times import rfc3339
 from milepost.services.checkpoint_files import CheckpointView
+from milepost.services.importing.recovery import Recovered
 
 AgentName = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -88,6 +89,35 @@ class CheckpointList(Shape):
 
     session_id: str
     checkpoints: list[CheckpointShape]
+
+
+class RecoverBody(Body):
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Folder below `checkpoints` that has the old checkpoints; by default SESSION:AGENT."""
+
+
+class RecoveryShape(Shape):
+    """`created` is false if it had been recovered before. `notes` tell which versions were passed over, and why."""
+
+    session_id: str
+    created: bool
+    name: str
+    version: int
+    turns: int
+    interrupted: int
+    notes: list[str]
+
+    @classmethod
+    def of(cls, done: Recovered) -> RecoveryShape:
+        return cls(
+            session_id=done.session_id,
+            created=done.created,
+            name=done.name,
+            version=done.version,
+            turns=done.turns,
+            interrupted=done.interrupted,
+            notes=list(done.notes),
+        )
 
 
 class CheckpointsDiscarded(Shape):

@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     command(group, "show")(show)
     command(group, "write")(write)
     command(group, "discard")(discard)
+    command(group, "recover")(recover)
 
 
 async def list_(call: Invocation, session: SessionId, agent: Agent = None) -> None:
@@ -116,6 +117,31 @@ async def discard(call: Invocation, session: SessionId, agent: Agent = None) -> 
         call.out.document(done)
     else:
         call.out.line(f"Discarded {counted(done['discarded'], 'checkpoint')}.")
+
+
+async def recover(
+    call: Invocation,
+    session: SessionId,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="NAME", help="Folder below checkpoints in the data root; default: SESSION:AGENT."
+        ),
+    ] = None,
+) -> None:
+    """Give a Session without turns those of a checkpoint of before 1.0."""
+    from cli.connection import Need, reach
+
+    async with reach(call, Need.WRITE) as reached:
+        done = await reached.client.post(f"{API}/sessions/{session}/checkpoints/recover", {"name": name})
+    if call.json:
+        call.out.document(done)
+        return
+    for note in done["notes"]:
+        call.out.note(note)
+    what = f"{counted(done['turns'], 'turn')} ({done['interrupted']} interrupted)"
+    what += f" of {done['name']}, version {done['version']}"
+    call.out.line(f"Recovered {what}." if done["created"] else f"Recovered before: {what}. Nothing was changed.")
 
 
 async def _found(call: Invocation, session: str, agent: str | None) -> Json:

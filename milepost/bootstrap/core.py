@@ -22,6 +22,7 @@ from milepost.config.agents import AgentFile
 from milepost.config.loading import Config
 from milepost.config.registry import LiveAgents
 from milepost.domain.events import InstanceStarted, StreamKind
+from milepost.memory.legacy_files import LegacyFiles
 from milepost.ports.checkpoints import CheckpointStore
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.models import ModelGateway, TokenCounters
@@ -46,6 +47,7 @@ from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
+from milepost.services.importing.recovery import RecoveryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
@@ -101,6 +103,7 @@ class Core:
         )
         read = self.attachments.settled
         turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate, read)
+        checkpoints = CheckpointService(self.ledger, self.clock, self.checkpoints, agents)
         parts = checks.Parts(
             self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal, self.extensions
         )
@@ -125,7 +128,10 @@ class Core:
             environments=self.environments,
             attachments=self.attachments,
             changes=ChangesService(self.ledger, self.snapshots, self.config.secrets.redactor.certain),
-            checkpoints=CheckpointService(self.ledger, self.clock, self.checkpoints, agents),
+            checkpoints=checkpoints,
+            recovery=RecoveryService(
+                self.ledger, self.contents, self.clock, LegacyFiles(self.root.path), checkpoints.write
+            ),
             agents=AgentService(self.ledger, self.clock, self.ids, agents, turns),
             consolidations=ConsolidationService(self.ledger, self.clock, None, agents),
             search=SearchService(self.ledger),

@@ -278,6 +278,13 @@ class CheckpointUnusable(MilepostError):
     kind = ErrorKind.STORAGE
 
 
+class LegacyUnusable(MilepostError):
+    """Files of before 1.0 are not what they must be (docs/legacy.md), or there are none."""
+
+    code = "legacy_unusable"
+    kind = ErrorKind.INVALID
+
+
 class SchemaTooNew(MilepostError):
     code = "schema_too_new"
     kind = ErrorKind.STORAGE

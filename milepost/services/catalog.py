@@ -17,6 +17,7 @@ from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
+from milepost.services.importing.recovery import RecoveryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
@@ -42,6 +43,7 @@ class Services:
     attachments: AttachmentService
     changes: ChangesService
     checkpoints: CheckpointService
+    recovery: RecoveryService
     agents: AgentService
     consolidations: ConsolidationService
     search: SearchService

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,11 +36,11 @@ class CheckpointView:
 class CheckpointService:
     """The checkpoints of this host. `agents` are the configured ones: a turn may name any of them."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, store: CheckpointStore, agents: Iterable[str]) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, store: CheckpointStore, agents: Collection[str]) -> None:
         self._ledger = ledger
         self._clock = clock
         self._store = store
-        self._agents = tuple(agents)
+        self._agents = agents
         self._keeper = CheckpointKeeper(ledger, store)
 
     async def of_session(self, session_id: str, agent: str | None = None) -> list[CheckpointView]:

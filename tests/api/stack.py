@@ -34,6 +34,7 @@ from milepost.engine.images import check_image
 from milepost.extraction import ProcessExtractor
 from milepost.memory.block_files import FileBlocks
 from milepost.memory.checkpoint_files import CheckpointFiles
+from milepost.memory.legacy_files import LegacyFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
@@ -52,6 +53,7 @@ from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.forks import ForkService
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
+from milepost.services.importing.recovery import RecoveryService
 from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
@@ -310,6 +312,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
     contents = Contents(FileBlobStore(root / "blobs"))
     agents = {AGENT: AgentConfig(AGENT, "scripted", "demo")}
     turns = TurnService(ledger, contents, clock, ids, agents, validate_route)
+    checkpoints = CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents)
     edits = MemoryEdits(ledger, clock, BlockService(ledger, FileBlocks(root)), WordMemory())
 
     def check(name: str) -> Any:
@@ -331,7 +334,8 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         ),
         attachments=AttachmentService(ledger, contents, clock, ids, ProcessExtractor()),
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
-        checkpoints=CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents),
+        checkpoints=checkpoints,
+        recovery=RecoveryService(ledger, contents, clock, LegacyFiles(root), checkpoints.write),
         agents=AgentService(ledger, clock, ids, agents, turns),
         consolidations=ConsolidationService(ledger, clock, edits, agents),
         search=SearchService(ledger),

@@ -13,6 +13,7 @@ import pytest
 from activities import conversation
 from activities.conversation import Conversations
 from milepost.bootstrap.system import UuidIds
+from milepost.domain.attachments import AttachmentRef, AttachmentState
 from milepost.domain.checkpoints import KEPT, Checkpoint, CheckpointPolicy, Segment
 from milepost.domain.content import BlobRef, Content
 from milepost.domain.errors import CheckpointUnusable
@@ -48,8 +49,20 @@ from milepost.storage import FileBlobStore, open_ledger, open_notifier
 from tests.support.databases import OpenLedger
 from tests.support.driven import AGENT, Driver, SteppingClock
 
+FILES = (
+    AttachmentRef("att", "a.png", BlobRef("ef", 5, "image/png"), AttachmentState.READY),
+    AttachmentRef(
+        "att",
+        "b.pdf",
+        BlobRef("01", 6, "application/pdf"),
+        AttachmentState.PARTIAL,
+        text=BlobRef("23", 7, "text/plain"),
+        image=BlobRef("45", 8, "image/png"),
+        note="cut",
+    ),
+)
 MESSAGES: tuple[Message, ...] = (
-    UserMessage(Content("hé\ud800\0\n\t"), (ImagePart(BlobRef("ab", 3, "image/png"), "a picture"),), "be\nfore"),
+    UserMessage(Content("hé\ud800\0\n\t"), (ImagePart(BlobRef("ab", 3, "image/png"), "a picture"),), "be\nfore", FILES),
     AssistantMessage(
         (
             ReasoningPart("why"),
@@ -142,8 +155,8 @@ def test_every_field_of_a_message_is_read() -> None:
     """A field that is added to one of these must be added to `ledger/messages.py` and to `MESSAGES`."""
     parts = (ImagePart, ProviderState, TextPart, ReasoningPart, ToolCallPart)
     kinds = (UserMessage, AssistantMessage, ToolMessage, *parts)
-    assert {kind.__name__: len(fields(kind)) for kind in (*kinds, Content, BlobRef)} == {
-        "UserMessage": 4,
+    assert {kind.__name__: len(fields(kind)) for kind in (*kinds, Content, BlobRef, AttachmentRef)} == {
+        "UserMessage": 5,
         "AssistantMessage": 3,
         "ToolMessage": 5,
         "ImagePart": 3,
@@ -153,6 +166,7 @@ def test_every_field_of_a_message_is_read() -> None:
         "ToolCallPart": 5,
         "Content": 2,
         "BlobRef": 3,
+        "AttachmentRef": 7,
     }
     assert read_messages([to_json(message) for message in MESSAGES]) == MESSAGES
     with pytest.raises(KeyError):

@@ -47,13 +47,43 @@ from milepost.services.importing.plan import INTERRUPTED, Plan, derived
 from milepost.services.importing.transcript import FORMAT, Asked, Message, Parsed
 
 
-async def plan_of(parsed: Parsed, contents: Contents, instance_id: str, now: int) -> Plan:
-    """What the transcript makes; its long texts are kept as blobs. Raises StorageUnavailable."""
-    session_id = f"ses_{parsed.digest[:32]}"
+async def plan_of(
+    parsed: Parsed,
+    contents: Contents,
+    instance_id: str,
+    now: int,
+    *,
+    session: Session | None = None,
+    format_: str = FORMAT,
+) -> Plan:
+    """What the transcript makes; its long texts are kept as blobs. Raises StorageUnavailable.
+
+    With a `session` its turns are for that one, which was opened already.
+    """
     begun = parsed.at or next((turn[0].at for turn in parsed.turns if turn[0].at is not None), now)
+    opened = session is None
+    if session is None:
+        session = _session(parsed, begun, now)
+    writer = _Writer(session, contents, instance_id, begun, opened=opened)
+    for number, messages in enumerate(parsed.turns, start=1):
+        await writer.turn(number, messages, parsed.systems.get(number - 1, ""))
+    made = writer.made
+    interrupted = sum(1 for turn in made.all_turns if turn.state is TurnState.INTERRUPTED)
+    completed = ImportCompleted(format_, parsed.digest, len(made.all_turns), interrupted)
+    calls = sum(1 for effect in made.all_effects if effect.spec.effect_class is not EffectClass.MODEL)
+    spent = Spending(
+        usage=sum((turn.usage for turn in made.all_turns), Usage()),
+        model_calls=len(made.all_effects) - calls,
+        tool_calls=calls,
+    )
+    return Plan(session, made, completed, spending=spent)
+
+
+def _session(parsed: Parsed, begun: int, now: int) -> Session:
+    """The Session of a transcript: its id is that of the file."""
     agents = tuple(dict.fromkeys(message.agent for turn in parsed.turns for message in turn[1:])) or ("imported",)
-    session = Session(
-        session_id=session_id,
+    return Session(
+        session_id=f"ses_{parsed.digest[:32]}",
         workspace=Workspace("", "", now),
         title=parsed.title,
         mode=SessionMode.SINGLE,
@@ -63,19 +93,6 @@ async def plan_of(parsed: Parsed, contents: Contents, instance_id: str, now: int
         created_at=begun,
         closed_at=None,
     )
-    writer = _Writer(session, contents, instance_id, begun)
-    for number, messages in enumerate(parsed.turns, start=1):
-        await writer.turn(number, messages, parsed.systems.get(number - 1, ""))
-    made = writer.made
-    interrupted = sum(1 for turn in made.all_turns if turn.state is TurnState.INTERRUPTED)
-    completed = ImportCompleted(FORMAT, parsed.digest, len(made.all_turns), interrupted)
-    calls = sum(1 for effect in made.all_effects if effect.spec.effect_class is not EffectClass.MODEL)
-    spent = Spending(
-        usage=sum((turn.usage for turn in made.all_turns), Usage()),
-        model_calls=len(made.all_effects) - calls,
-        tool_calls=calls,
-    )
-    return Plan(session, made, completed, spending=spent)
 
 
 @dataclass(slots=True)
@@ -108,14 +125,16 @@ class _Made:
 class _Writer:
     """Turns messages into the events that a turn of that course would have left."""
 
-    def __init__(self, session: Session, contents: Contents, instance_id: str, begun: int) -> None:
+    def __init__(
+        self, session: Session, contents: Contents, instance_id: str, begun: int, *, opened: bool = True
+    ) -> None:
         self._session = session
         self._contents = contents
         self._instance_id = instance_id
         self._now = begun
         self.made = _Made()
-        opened = SessionOpened("", session.title, session.mode, session.agents)
-        self._add("session.opened", opened, None)
+        if opened:
+            self._add("session.opened", SessionOpened("", session.title, session.mode, session.agents), None)
 
     async def turn(self, number: int, messages: list[Message], system: str) -> None:
         """Write one turn."""
