@@ -42,8 +42,8 @@ class MemoryTasks(Protocol):
 
     def retry(self, task: MemoryTask, due_at: int, error: str) -> None: ...
 
-    def of(self, subjects: Sequence[str]) -> dict[str, MemoryTask]:
-        """The tasks that are left, by subject (at most 1,000 subjects)."""
+    def of_session(self, session_id: str) -> list[MemoryTask]:
+        """The tasks that are left, oldest first, at most 1,000."""
 
     def count(self) -> int: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, func, or_, select, update
@@ -50,7 +50,12 @@ _RETRY = (
     .where(_THIS)
     .values(due_at=bindparam("due"), last_error=bindparam("error"), leased_by=None, leased_until=None)
 )
-_OF = select(*_TASK).where(memory_tasks.c.subject.in_(bindparam("subjects", expanding=True)))
+_OF_SESSION = (
+    select(*_TASK)
+    .where(memory_tasks.c.session_id == bindparam("session"))
+    .order_by(memory_tasks.c.created_at, memory_tasks.c.subject)
+    .limit(1000)
+)
 _COUNT = select(func.count()).select_from(memory_tasks)
 
 
@@ -87,11 +92,8 @@ class SqlMemoryTasks:
     def retry(self, task: MemoryTask, due_at: int, error: str) -> None:
         self._conn.execute(_RETRY, {**_this(task), "due": due_at, "error": error})
 
-    def of(self, subjects: Sequence[str]) -> dict[str, MemoryTask]:
-        if not subjects:
-            return {}
-        rows = self._conn.execute(_OF, {"subjects": list(subjects)})
-        return {row.subject: _task(row) for row in rows}
+    def of_session(self, session_id: str) -> list[MemoryTask]:
+        return [_task(row) for row in self._conn.execute(_OF_SESSION, {"session": session_id})]
 
     def count(self) -> int:
         return self._conn.execute(_COUNT).scalar_one()

@@ -254,8 +254,8 @@ async def test_broken_memory_fails_no_turn_and_is_told(made: Turning, semantic: 
     found = {event.tool: event for event in await results(made, session)}
     assert found["recall_search"].is_error and "down" in found["recall_search"].output.text
     assert not found["core_memory_append"].is_error
-    tasks = await made.stack.parts.ledger.read(lambda tx: tx.memory_tasks.of([turn.turn_id]))
-    assert list(tasks) == [turn.turn_id]
+    tasks = await made.stack.parts.ledger.read(lambda tx: tx.memory_tasks.of_session(session))
+    assert [task.subject for task in tasks] == [turn.turn_id]
     # Blocks that cannot be read leave the prompt as it was.
     (path,) = _files(made.folder)
     _write(path, b"{")
