@@ -37,6 +37,7 @@ _TAGS = {
     "history": "What was asked, said, done and spent.",
     "agents": "Agents, and consolidations of their memory.",
     "checkpoints": "Cached conversations of this host.",
+    "memory": "What agents keep in mind, their logs, what they can recall.",
     "rewinds": "Going back to a turn.",
     "search": "Finding texts again.",
     "long-term memory": "Records by namespace and key, across Sessions.",

@@ -56,6 +56,7 @@ for module in (
     checkpoints,
     agents,
     attachments,
+    memory,
     approvals,
     servers,
     config,

@@ -116,6 +116,7 @@ def execution_parts(core: Core) -> ExecutionParts:
         checkpoint_settings=checkpoint_settings(core.config),
         setup_seconds=core.config.settings.sandbox.setup.seconds,
         consolidation=consolidation_settings(core.config),
+        memory=core.memory,
     )
 
 

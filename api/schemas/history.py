@@ -8,6 +8,7 @@ from pydantic import Field
 
 from api.schemas.base import Query, Shape
 from api.schemas.environments import EnvironmentShape
+from api.schemas.memory import ReminderShape
 from api.schemas.rewinds import RewindShape
 from api.schemas.sessions import ID_PATTERN, MAX_LIMIT
 from api.schemas.turns import NumberPage, TurnShape, turn_fields
@@ -82,6 +83,8 @@ class AgentShape(Shape):
     usage: UsageShape
     notes: list[str]
     compactions: list[CompactionShape]
+    memory: ReminderShape | None
+    """What it was reminded of; null for an agent without memory."""
 
     @classmethod
     def of(cls, entry: AgentEntry) -> AgentShape:
@@ -98,6 +101,7 @@ class AgentShape(Shape):
             usage=UsageShape.of(entry.usage),
             notes=list(entry.notes),
             compactions=[CompactionShape.of(event) for event in entry.compactions],
+            memory=None if entry.reminder is None else ReminderShape.of(entry.reminder, written=entry.written),
         )
 
 

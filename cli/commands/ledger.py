@@ -152,6 +152,8 @@ def print_entry(call: Invocation, turn: Json) -> None:
             f"  [dim]Attached:[/] {escape(short(file['name'], 100))} · {file['size']:,} bytes{escape(note)}"
             f" [dim]{file['attachment_id']}[/]"
         )
+    for agent in turn["agents"]:
+        _print_reminder(call, agent["memory"])
     for tool in turn["tools"]:
         mark = mark_of(tool["state"], is_error=tool["is_error"], ended=turn["state"] != "running")
         word = f" [{mark.style}]({mark.word})[/]" if mark.word else ""
@@ -165,6 +167,20 @@ def print_entry(call: Invocation, turn: Json) -> None:
     where = f"copied from {turn['copied_from']}" if turn["copied_from"] else turn["temporal_url"]
     call.out.line(f"[dim]{_tokens(turn['usage'])} · {escape(where)}[/]")
     call.out.line()
+
+
+def _print_reminder(call: Invocation, memory: Json | None) -> None:
+    """What an agent was reminded of, one line each."""
+    from rich.markup import escape
+
+    if memory is None:
+        return
+    for item in memory["items"]:
+        where = f"turn {item['turn_number']}, " if item["turn_number"] else ""
+        reason = f"{where}{item['at'][:10]}, score {item['score'] / 1_000_000:.2f}"
+        call.out.line(f"[dim]Recalled ({reason}):[/] {escape(short(item['text'], 200))}")
+    if memory["changed"]:
+        call.out.line(f"[dim]Changed core memory:[/] {', '.join(memory['changed'])}")
 
 
 def _tokens(usage: Json) -> str:

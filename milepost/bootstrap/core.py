@@ -15,6 +15,7 @@ from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.embedders import InstanceEmbedders
 from milepost.bootstrap.extensions import Extensions, open_extensions
 from milepost.bootstrap.longterm import open_long_term
+from milepost.bootstrap.memory import open_memory
 from milepost.bootstrap.sandboxes import environment_rules, open_sandboxes, spec_of
 from milepost.bootstrap.snapshots import open_snapshots
 from milepost.bootstrap.system import SystemClock, UuidIds, release
@@ -52,6 +53,8 @@ from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
 from milepost.services.longterm.service import LongTermMemory
+from milepost.services.memory import MemoryService
+from milepost.services.memory_stores import MemoryStores
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -88,6 +91,7 @@ class Core:
     embedders: InstanceEmbedders
     attachments: AttachmentService
     long_term: LongTermMemory
+    memory: MemoryStores
 
     def services(self, temporal: checks.TemporalPart) -> Services:
         """The use cases of this process."""
@@ -133,7 +137,10 @@ class Core:
                 self.ledger, self.contents, self.clock, LegacyFiles(self.root.path), checkpoints.write
             ),
             agents=AgentService(self.ledger, self.clock, self.ids, agents, turns),
-            consolidations=ConsolidationService(self.ledger, self.clock, None, agents),
+            consolidations=ConsolidationService(
+                self.ledger, self.clock, self.memory.edits(self.ledger, self.clock), agents
+            ),
+            memory=MemoryService(self.ledger, self.clock, self.ids, agents, self.memory),
             search=SearchService(self.ledger),
             exports=ExportService(self.ledger, self.contents, self.clock, release()),
             imports=ImportService(self.ledger, self.contents, self.clock, self.ids, self.root.path),
@@ -203,6 +210,8 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
         embedders = InstanceEmbedders(config)
         stack.push_async_callback(embedders.close)
         long_term = await stack.enter_async_context(open_long_term(config, root, ledger, embedders))
+        memory = open_memory(root, ledger, embedders, database_url=url)
+        stack.push_async_callback(memory.semantic.close)
         extensions = await stack.enter_async_context(open_extensions(config))
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, ledger.instance_id))
         instance_id = ledger.instance_id
@@ -236,10 +245,12 @@ async def open_core(config: Config, root: DataRoot) -> AsyncIterator[Core]:
             embedders=embedders,
             attachments=attachments,
             long_term=long_term,
+            memory=memory,
         )
 
 
 def _forget_leases(tx: LedgerTx) -> None:
     tx.leases.clear()
     tx.attachments.release()
+    tx.memory_tasks.forget_leases()
     tx.workspaces.forget_operations()

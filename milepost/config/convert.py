@@ -10,6 +10,7 @@ from milepost.config import embeddings, longterm
 from milepost.config.budgets import BudgetSection
 from milepost.config.document import Path_
 from milepost.config.hooks import HttpHookSection
+from milepost.config.memory import block_specs, memory_settings
 from milepost.config.models import (
     DEFAULT_AGENT,
     SCRIPTED,
@@ -36,6 +37,7 @@ from milepost.domain.embeddings import BUILTIN_EMBEDDERS
 from milepost.domain.extensions import HookConfig, HttpHook, HttpPeer, HttpTool, PythonHook, PythonTool, ToolConfig
 from milepost.domain.hooks import HookRule, HookWhen
 from milepost.domain.longterm import LONG_TERM_TOOLS
+from milepost.domain.memory import BlockSpec
 from milepost.domain.messages import ResponseFormat, Sampling
 from milepost.domain.prices import PriceList, PriceRule, PriceTier, TokenPrices
 from milepost.domain.providers import (
@@ -65,6 +67,7 @@ def check(settings: Settings) -> Iterator[Fault]:
     yield from _check_default_agent(settings)
     yield from _check_tools(settings)
     yield from _check_hooks(settings)
+    yield from _check_shared_blocks(settings)
     yield from embeddings.check(settings.embeddings, settings.providers)
     yield from longterm.check(settings.long_term_memory, [*BUILTIN_EMBEDDERS, *settings.embeddings.embedders])
     encryption = settings.temporal.encryption
@@ -125,6 +128,20 @@ def _check_hooks(settings: Settings) -> Iterator[Fault]:
             yield ("hooks", name, "keep_original"), "is for hooks with 'when: after'.", "Remove it."
 
 
+def _check_shared_blocks(settings: Settings) -> Iterator[Fault]:
+    """A block that several agents share is one: it has one limit and one value to begin with."""
+    first: dict[str, tuple[str, BlockSpec]] = {}
+    for name, agent in settings.agents.items():
+        for spec in block_specs(agent.memory) if agent.memory.enabled else ():
+            if not spec.shared:
+                continue
+            other, known = first.setdefault(spec.label, (name, spec))
+            for key in ("limit", "value"):
+                if getattr(known, key) != getattr(spec, key):
+                    message = f"differs from that of the agent '{other}', which shares the block."
+                    yield ("agents", name, "memory", "blocks", spec.label, key), message, "Write the same in both."
+
+
 def _check_default_agent(settings: Settings) -> Iterator[Fault]:
     agents = list(settings.agents) or [DEFAULT_AGENT]
     if settings.default_agent is not None:
@@ -182,6 +199,7 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
         ),
         fallbacks=_fallbacks(settings, section),
         budget=_budget(section.budget),
+        memory=memory_settings(section.memory),
         context=ContextPolicy(section.context.compact, section.context.threshold, section.context.window),
         long_term=longterm.agent_long_term(name, section.long_term_memory),
     )

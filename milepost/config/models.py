@@ -16,6 +16,7 @@ from milepost.config.budgets import BudgetSection
 from milepost.config.embeddings import EmbeddingsSection
 from milepost.config.hooks import HookSection
 from milepost.config.longterm import AgentLongTermSection, LongTermSection
+from milepost.config.memory import MemorySection
 from milepost.config.prices import PricesSection
 from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
@@ -43,6 +44,12 @@ ToolName = Literal[
     "read_output",
     "search_output",
     "read_attachment",
+    "core_memory_append",
+    "core_memory_replace",
+    "core_memory_set",
+    "recall_search",
+    "recall_timeframe",
+    "forget",
 ]
 
 
@@ -175,6 +182,7 @@ class AgentSection(Section):
     fallbacks: Fallbacks | None = None
     """Tried in order when a model call fails. Default: those of the provider."""
     budget: BudgetSection = BudgetSection()
+    memory: MemorySection = MemorySection()
     context: ContextSection = ContextSection()
     long_term_memory: AgentLongTermSection = AgentLongTermSection()
 

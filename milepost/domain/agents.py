@@ -34,6 +34,12 @@ ALL_TOOLS = (
     "read_output",
     "search_output",
     "read_attachment",
+    "core_memory_append",
+    "core_memory_replace",
+    "core_memory_set",
+    "recall_search",
+    "recall_timeframe",
+    "forget",
 )
 
 

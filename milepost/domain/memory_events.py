@@ -70,6 +70,7 @@ class MemoryWritten:
     TYPE: ClassVar[str] = "memory.written"
     VERSION: ClassVar[int] = 1
     turn_id: str
+    agent: str
     owner: str
     entries: tuple[WrittenEntry, ...]
     notes: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from milepost.domain.events import (
     ToolFinished,
     ToolStarted,
 )
+from milepost.domain.memory_events import MemoryRecalled, MemoryWritten
 from milepost.domain.turns import Turn
 from milepost.domain.usage import Usage
 from milepost.ledger.compacted import compaction_note
@@ -51,6 +52,7 @@ class AgentEntry:
     """One agent's part of a turn. `partial` tells that the text was cut short by a stop, failure or interruption.
 
     `rounds` counts the model's answers, `calls` every attempt to get one, also those that failed or were lost.
+    `reminder` is what the agent was reminded of; `written`: the turn is in its memory.
     """
 
     agent: str
@@ -64,6 +66,8 @@ class AgentEntry:
     usage: Usage
     notes: tuple[str, ...]
     compactions: tuple[ContextCompacted, ...] = ()
+    reminder: MemoryRecalled | None = None
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class _Agent:
         self.retries = 0
         self.usage = Usage()
         self.compactions: list[ContextCompacted] = []
+        self.reminder: MemoryRecalled | None = None
+        self.written = False
         self.notes: list[str] = [started.tools_unavailable] if started.tools_unavailable else []
 
     def entry(self, ended: bool) -> AgentEntry:
@@ -109,6 +115,8 @@ class _Agent:
             usage=self.usage,
             notes=tuple(self.notes),
             compactions=tuple(self.compactions),
+            reminder=self.reminder,
+            written=self.written,
         )
 
 
@@ -145,6 +153,11 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                 agents[event.agent].compactions.append(event)
                 agents[event.agent].notes.append(compaction_note(event))
                 agents[event.agent].usage += event.usage
+            case MemoryRecalled() if event.agent in agents:
+                agents[event.agent].reminder = event
+                agents[event.agent].notes.extend(event.notes)
+            case MemoryWritten() if event.agent in agents:
+                agents[event.agent].written = True
             case ModelFailed() if event.agent in agents:
                 agents[event.agent].usage += event.usage
             case ApprovalRequested() | ToolStarted() | ToolFinished():

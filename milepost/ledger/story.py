@@ -30,6 +30,7 @@ from milepost.domain.events import (
     TurnInterrupted,
     TurnStopped,
 )
+from milepost.domain.memory_events import MemoryRecalled
 from milepost.domain.messages import ReasoningPart
 from milepost.domain.turns import Turn
 from milepost.ledger.compacted import compaction_note
@@ -160,6 +161,9 @@ class Story:
                 return [Remarks(event.turn_id, f"Model call tried again ({event.error_code}): {event.error_message}")]
             case ContextCompacted():
                 return _compacted(event)
+            case MemoryRecalled():
+                told = [Reasons(event.agent, event.text, "Reminded of")] if event.text else []
+                return [*told, *(Remarks(event.turn_id, note) for note in event.notes)]
             case ModelFailed():
                 return [Remarks(event.turn_id, f"Model call failed ({event.error_code}): {event.error_message}")]
             case ApprovalResolved():

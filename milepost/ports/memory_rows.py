@@ -47,6 +47,9 @@ class MemoryTasks(Protocol):
 
     def count(self) -> int: ...
 
+    def forget_leases(self) -> None:
+        """Only for a process that alone may use the ledger: the others that took tasks are dead."""
+
 
 class MemoryRows(Protocol):
     """Core blocks and daily logs as rows; see `ports.memory`."""

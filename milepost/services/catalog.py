@@ -22,6 +22,7 @@ from milepost.services.importing.service import ImportService
 from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
 from milepost.services.longterm.service import LongTermMemory
+from milepost.services.memory import MemoryService
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -46,6 +47,7 @@ class Services:
     recovery: RecoveryService
     agents: AgentService
     consolidations: ConsolidationService
+    memory: MemoryService
     search: SearchService
     exports: ExportService
     imports: ImportService

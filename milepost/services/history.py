@@ -23,6 +23,7 @@ from milepost.domain.events import (
     ToolFinished,
     ToolStarted,
 )
+from milepost.domain.memory_events import MemoryRecalled, MemoryWritten
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import SessionStatus
 from milepost.domain.turns import Turn
@@ -49,6 +50,8 @@ _TYPES = tuple(
         HookDecided,
         BudgetReached,
         ContextCompacted,
+        MemoryRecalled,
+        MemoryWritten,
         ToolStarted,
         ToolFinished,
         EffectReconciled,

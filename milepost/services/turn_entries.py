@@ -35,7 +35,7 @@ class Remembered:
         written = tuple(
             WrittenEntry(entry.id, entry.kind, entry.speaker, entry.at, source=entry.kind) for entry in self.entries
         )
-        event = MemoryWritten(turn.turn_id, self.scope.owner, written)
+        event = MemoryWritten(turn.turn_id, self.agent, self.scope.owner, written)
         return NewEvent(f"{turn.turn_id}/{self.agent}/written", event, turn.turn_id)
 
 

@@ -56,6 +56,7 @@ _OF_SESSION = (
     .order_by(memory_tasks.c.created_at, memory_tasks.c.subject)
     .limit(1000)
 )
+_FORGET_LEASES = update(memory_tasks).values(leased_by=None, leased_until=None)
 _COUNT = select(func.count()).select_from(memory_tasks)
 
 
@@ -94,6 +95,9 @@ class SqlMemoryTasks:
 
     def of_session(self, session_id: str) -> list[MemoryTask]:
         return [_task(row) for row in self._conn.execute(_OF_SESSION, {"session": session_id})]
+
+    def forget_leases(self) -> None:
+        self._conn.execute(_FORGET_LEASES)
 
     def count(self) -> int:
         return self._conn.execute(_COUNT).scalar_one()

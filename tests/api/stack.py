@@ -24,6 +24,7 @@ from milepost.domain.embeddings import EmbeddingSpace
 from milepost.domain.errors import EmbedderUnknown, ProviderUnknown, StorageUnavailable
 from milepost.domain.events import AgentStarted, Event, ModelCalled, ModelRetried, StreamKind, ToolFinished
 from milepost.domain.longterm import LongTermConfig
+from milepost.domain.memory import MemorySettings
 from milepost.domain.messages import AssistantMessage, FinishReason, ReasoningPart, Sampling, TextPart
 from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import TurnState
@@ -35,13 +36,13 @@ from milepost.extraction import ProcessExtractor
 from milepost.memory.block_files import FileBlocks
 from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.memory.legacy_files import LegacyFiles
+from milepost.memory.daily_files import FileDailyLog
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
 from milepost.security.access import Access
 from milepost.services.approvals import ApprovalService
 from milepost.services.attachments import AttachmentService
-from milepost.services.blocks import BlockService
 from milepost.services.catalog import Services
 from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
@@ -59,7 +60,8 @@ from milepost.services.live import LiveService
 from milepost.services.lives import AgentService
 from milepost.services.longterm.ledger_store import LedgerLongTerm
 from milepost.services.longterm.service import LongTermMemory
-from milepost.services.memory_edits import MemoryEdits
+from milepost.services.memory import MemoryService
+from milepost.services.memory_stores import MemoryStores
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
@@ -74,6 +76,7 @@ T = TypeVar("T")
 
 TOKEN = "test-token-" + "0" * 32
 AGENT = "coder"
+MEMORY = MemorySettings()
 
 
 @dataclass
@@ -310,10 +313,11 @@ def long_term(ledger: Ledger, clock: SystemClock) -> LongTermMemory:
 def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, Check]) -> Services:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(FileBlobStore(root / "blobs"))
-    agents = {AGENT: AgentConfig(AGENT, "scripted", "demo")}
+    agents = {AGENT: AgentConfig(AGENT, "scripted", "demo", memory=MEMORY)}
     turns = TurnService(ledger, contents, clock, ids, agents, validate_route)
+    stores = MemoryStores(FileBlocks(root / "data"), FileDailyLog(root / "data"), WordMemory())
+    edits = stores.edits(ledger, clock)
     checkpoints = CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents)
-    edits = MemoryEdits(ledger, clock, BlockService(ledger, FileBlocks(root)), WordMemory())
 
     def check(name: str) -> Any:
         async def run() -> Check:
@@ -338,6 +342,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         recovery=RecoveryService(ledger, contents, clock, LegacyFiles(root), checkpoints.write),
         agents=AgentService(ledger, clock, ids, agents, turns),
         consolidations=ConsolidationService(ledger, clock, edits, agents),
+        memory=MemoryService(ledger, clock, ids, agents, stores),
         search=SearchService(ledger),
         exports=ExportService(ledger, contents, clock, "0.1.0"),
         imports=ImportService(ledger, contents, clock, ids),

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from milepost.domain.agents import ALL_TOOLS, AgentConfig
+from milepost.domain.agents import AgentConfig
 from milepost.domain.events import Event
 from milepost.domain.memory import DEFAULT_BLOCKS, BlockSpec, MemorySettings
 from milepost.domain.messages import UserMessage
 from milepost.domain.providers import ScriptedProvider
-from milepost.domain.tools import MEMORY_TOOLS
 from milepost.domain.turns import Turn
 from milepost.memory.block_files import FileBlocks
 from milepost.memory.daily_files import FileDailyLog
@@ -49,8 +48,7 @@ class SeenGateway(Gateway):
 
 
 def agent(name: str = "default", blocks: Sequence[BlockSpec] = DEFAULT_BLOCKS, **settings: Any) -> AgentConfig:
-    tools = tuple(dict.fromkeys([*ALL_TOOLS, *sorted(MEMORY_TOOLS)]))
-    return AgentConfig(name, "scripted", "demo", tools=tools, memory=MemorySettings(tuple(blocks), **settings))
+    return AgentConfig(name, "scripted", "demo", memory=MemorySettings(tuple(blocks), **settings))
 
 
 @dataclass
