@@ -40,7 +40,7 @@ async def test_consolidations_are_listed_and_decided(stack: Stack) -> None:
     turn_id = await finished_turn(stack, session, "one")
 
     def made(number: int, state: ConsolidationState) -> Consolidation:
-        promotions = (Promotion("human", f"fact {number}", ("r1",), 0),)
+        promotions = (Promotion("absent", f"fact {number}", ("r1",), 0),)
         return Consolidation(
             f"cns_{number}", session, AGENT, state, turn_id, 1, number, number, number, 1, promotions=promotions
         )
@@ -60,9 +60,9 @@ async def test_consolidations_are_listed_and_decided(stack: Stack) -> None:
     assert [item["consolidation_id"] for item in pending["consolidations"]] == ["cns_3", "cns_1"]
     rejected = (await stack.post(f"{path}/cns_1/reject", {"reason": "no"})).json()
     assert (rejected["state"], rejected["error"], rejected["actor"]) == ("rejected", "no", "api")
-    # The agent of this stack has no memory, so there is no block for the text.
+    # The agent has no such block.
     applied = (await stack.client.post(f"{path}/cns_3/apply")).json()
-    assert applied["state"] == "empty" and "no block 'human'" in applied["promotions"][0]["problem"]
+    assert applied["state"] == "empty" and "no block 'absent'" in applied["promotions"][0]["problem"]
     for action in ("apply", "revert"):
         again = await stack.client.post(f"{path}/cns_3/{action}")
         assert (again.status_code, again.json()["code"]) == (409, "consolidation_settled")
