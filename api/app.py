@@ -87,9 +87,8 @@ def create_app(
     app.state.access = access
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
-    reading = (sessions, environments, turns, history, rewinds, checkpoints, memory)
-    reading = (*reading, agents, agent_settings, search)
-    work = (*reading, exports, imports, attachments, approvals)
+    reading = (sessions, environments, turns, history, rewinds, checkpoints, memory, search)
+    work = (*reading, agents, agent_settings, exports, imports, attachments, approvals)
     for area in (*work, long_term, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
