@@ -16,7 +16,8 @@ from milepost.services.memory_stores import MemoryStores
 def open_memory(root: DataRoot, ledger: Ledger, embedders: Embedders, *, database_url: str) -> MemoryStores:
     """Files beside a ledger on SQLite, which belong to one host; else tables of the ledger.
 
-    Files of before 1.0 are read where there is nothing newer. Nothing is read or made before it is needed. Close its semantic memory before the ledger.
+    Files of before 1.0 are read where there is nothing newer. Nothing is read or made before it is needed. Close the
+    semantic memory before the ledger.
     """
     semantic = open_semantic(root, ledger, embedders, database_url=database_url)
     if database_url.startswith("sqlite"):

@@ -35,8 +35,8 @@ from milepost.engine.images import check_image
 from milepost.extraction import ProcessExtractor
 from milepost.memory.block_files import FileBlocks
 from milepost.memory.checkpoint_files import CheckpointFiles
-from milepost.memory.legacy_files import LegacyFiles
 from milepost.memory.daily_files import FileDailyLog
+from milepost.memory.legacy_files import LegacyFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
