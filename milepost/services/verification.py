@@ -15,6 +15,8 @@ from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.batches import bounded_batch
 from milepost.services.contents import Contents
 from milepost.services.exporting.lossless import blob_refs
+from milepost.services.longterm.checking import check_records
+from milepost.services.longterm.ledger_store import LedgerLongTerm
 
 BATCH_EVENTS = 500
 BATCH_BYTES = 4 * 1024 * 1024
@@ -41,6 +43,7 @@ class Verification:
     events: int = 0
     turns: int = 0
     blobs: int = 0
+    records: int = 0
     found: int = 0
     findings: list[Finding] = field(default_factory=list)
 
@@ -84,6 +87,7 @@ class VerificationService:
                 f"'{orphan.parent}'.",
             )
         await self._stream(f"instance/{self._ledger.instance_id}", result)
+        await self._records(result)
         before: str | None = None
         while True:
             page = await self._ledger.read(
@@ -94,6 +98,13 @@ class VerificationService:
             if len(page) < PAGE:
                 return result
             before = page[-1].session_id
+
+    async def _records(self, result: Verification) -> None:
+        """Look at every record of long-term memory that the ledger's database has."""
+        async for problems in check_records(LedgerLongTerm(self._ledger)):
+            result.records += 1
+            for problem in problems:
+                result.add("table/long_term_records", problem)
 
     async def _session(self, session_id: str, result: Verification) -> None:
         # Before the events: what had ended by now has its terminal event among them, whatever goes on meanwhile.

@@ -25,6 +25,7 @@ from milepost.domain.longterm import ContentType, Entry, LongTermConfig, Namespa
 from milepost.ports.ledger import Ledger
 from milepost.ports.longterm import Write
 from milepost.services.longterm import entries, upkeep
+from milepost.services.longterm.checking import check_records
 from milepost.services.longterm.indexes import Indexes
 from milepost.services.longterm.service import Put, SearchRequest
 from milepost.services.longterm.tools import value_of
@@ -125,6 +126,7 @@ async def test_older_and_damaged_documents(ledger: Ledger) -> None:
     for key, said in (("later", "format 2"), ("damaged", "damaged"), ("broken", "no JSON")):
         with pytest.raises(RecordUnreadable, match=f"'{key}' of namespace 'n'.*{said}"):
             await bench_.memory.get("n", key)
+    assert sum([len(problems) async for problems in check_records(bench_.store)]) == 3
 
 
 # --- versions ---------------------------------------------------------------------------------------------------
@@ -231,8 +233,12 @@ async def test_a_damaged_vector_closes_what_needs_it(ledger: Ledger) -> None:
                 await keys(fresh, "car", mode)
         for mode in ("text", "bm25"):
             assert await keys(fresh, "car", mode) == ["a", "b", "c"]
+    assert [problems async for problems in check_records(fresh.store) if problems] == [
+        ["The vector of record 'b' of namespace 'n' is damaged."]
+    ]
     done = await reindex(fresh.memory, "n")
     assert (done.embedded, done.finished) == (3, True)
+    assert [problems async for problems in check_records(fresh.store)] == [[], [], []]
     assert sorted(await keys(fresh, "car")) == ["a", "b", "c"]
 
 
