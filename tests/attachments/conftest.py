@@ -14,6 +14,7 @@ from milepost.domain.attachments import Attachment, AttachmentScope, AttachmentS
 from milepost.domain.messages import UserMessage
 from milepost.domain.turns import Turn
 from milepost.ports.extraction import Extracted
+from milepost.ports.ledger import Ledger
 from milepost.services.attachments import AttachmentService, NewFile
 from milepost.services.contents import Contents
 from milepost.services.exporting.service import ExportService
@@ -92,9 +93,14 @@ async def in_pieces(data: bytes) -> AsyncGenerator[bytes, None]:
 
 @pytest.fixture
 def files(opened: OpenLedger, tmp_path: Path) -> Files:
-    ledger, clock, ids = opened.ledger, SystemClock(), UuidIds()
-    bench = make_bench(ledger, tmp_path)
-    contents = Contents(FileBlobStore(tmp_path / "blobs"))
+    return make_files(opened.ledger, tmp_path)
+
+
+def make_files(ledger: Ledger, root: Path) -> Files:
+    """The services over a ledger, with blobs and a Workspace in `root`."""
+    clock, ids = SystemClock(), UuidIds()
+    bench = make_bench(ledger, root)
+    contents = Contents(FileBlobStore(root / "blobs"))
     extractor = TextExtractor()
     attachments = AttachmentService(ledger, contents, clock, ids, extractor)
     agents = {AGENT: AgentConfig(AGENT, "scripted", "demo")}
@@ -107,5 +113,13 @@ def files(opened: OpenLedger, tmp_path: Path) -> Files:
         SearchService(ledger),
         ExportService(ledger, contents, clock, "0.1.0"),
         ImportService(ledger, contents, clock, ids),
-        tmp_path,
+        root,
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The default run sees these on SQLite alone, the slow one on PostgreSQL too."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("postgres") is not None:
+            item.add_marker(pytest.mark.slow)

@@ -6,6 +6,7 @@ The model is a list of turns for each Session. What a worker does is written as 
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -18,17 +19,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from milepost.domain.attachments import AttachmentScope
 from milepost.domain.content import Content
 from milepost.domain.errors import TurnRunning, TurnSuperseded
+from milepost.domain.messages import UserMessage
 from milepost.domain.turns import TurnState
+from milepost.ledger.attached import INTRODUCTION
 from milepost.ports.ledger import Ledger
+from milepost.services.attachments import NewFile
 from milepost.services.forks import ForkFrom
 from milepost.services.rewinds import RewindTo
 from milepost.services.search import SearchRequest, SearchService
 from milepost.services.turns import BeginTurn, RetryTurn
 from milepost.storage import open_ledger, open_notifier
 from tests.api.stack import AGENT, Work
-from tests.rewind.conftest import Bench, make_bench
+from tests.attachments.conftest import in_pieces, make_files
+from tests.rewind.conftest import Bench
 
 T = TypeVar("T")
 
@@ -47,16 +53,22 @@ class ModelTurn:
     state: TurnState = TurnState.RUNNING
     superseded: bool = False
     retry_of: str | None = None
+    files: list[str] = field(default_factory=list)
     copied_from: str | None = None
 
 
 @dataclass
 class ModelSession:
-    """A Session's turns by number from 1, its rewinds, and who works on the running turn."""
+    """A Session's turns by number from 1, its rewinds, and who works on the running turn.
+
+    `once` and `kept` are the names of files that wait for the next turn, and that every turn gets.
+    """
 
     session_id: str
     turns: list[ModelTurn] = field(default_factory=list)
     rewinds: list[tuple[int, int]] = field(default_factory=list)
+    once: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
     work: Work | None = None
 
     @property
@@ -73,7 +85,7 @@ class ModelSession:
 
 
 class Lives(RuleBasedStateMachine):
-    """Begin, output, tool, stop, crash, retry, rewind, fork, in any order on any Session."""
+    """Begin, output, tool, stop, crash, retry, rewind, fork, attach, detach, in any order on any Session."""
 
     sessions = Bundle("sessions")
     ledger_url: Callable[[], str]
@@ -83,6 +95,8 @@ class Lives(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.root = Path(tempfile.mkdtemp(prefix="milepost-lives-"))
         self.all: list[ModelSession] = []
+        self.attached = 0
+        self.contents: dict[str, str] = {}
         self.bench: Bench = self.run(self._open())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -92,7 +106,9 @@ class Lives(RuleBasedStateMachine):
         url = type(self).ledger_url()
         self.notifier = await open_notifier(url)
         self.ledger: Ledger = await open_ledger(url, self.notifier)
-        return make_bench(self.ledger, self.root)
+        made = make_files(self.ledger, self.root)
+        self.files = made.attachments
+        return made.bench
 
     def teardown(self) -> None:
         try:
@@ -135,10 +151,36 @@ class Lives(RuleBasedStateMachine):
             return
         turn = self.run(call()).turn
         assert turn.number == len(session.turns) + 1
-        session.turns.append(ModelTurn(turn.turn_id, text, retry_of=retry_of))
+        files = [*session.kept] if retry_of else [*session.kept, *session.once]
+        session.turns.append(ModelTurn(turn.turn_id, text, retry_of=retry_of, files=sorted(files)))
+        if retry_of is None:
+            session.once = []
         session.work = Work(self.ledger, session.session_id, turn.turn_id, at=turn.created_at)
         self.run(session.work.claim())
         self.run(session.work.start_agent())
+
+    @precondition(lambda self: self.attached < 30)
+    @rule(session=sessions, once=st.booleans(), text=WORDS)
+    def attach(self, session: ModelSession, once: bool, text: str) -> None:
+        chosen = session.once if once else session.kept
+        if len(session.once) + len(session.kept) >= 6:
+            return
+        self.attached += 1
+        name = f"file {self.attached}"
+        scope = AttachmentScope.ONCE if once else AttachmentScope.SESSION
+        data = text.encode("utf-8", "surrogatepass")
+        self.run(self.files.attach(NewFile(session.session_id, name, scope), in_pieces(data)))
+        self.contents[name] = data.decode("utf-8", "replace")
+        chosen.append(name)
+
+    @rule(session=sessions, data=st.data())
+    def detach(self, session: ModelSession, data: st.DataObject) -> None:
+        selected = self.run(self.files.selected(session.session_id))
+        if not selected:
+            return
+        item = data.draw(st.sampled_from(selected))
+        self.run(self.files.remove(item.ref.attachment_id))
+        (session.once if item.ref.name in session.once else session.kept).remove(item.ref.name)
 
     @rule(session=sessions, answer=WORDS)
     def output(self, session: ModelSession, answer: str) -> None:
@@ -215,7 +257,7 @@ class Lives(RuleBasedStateMachine):
             )
             for turn, view in zip(source, ids, strict=True)
         ]
-        made = ModelSession(done.session.session_id, turns)
+        made = ModelSession(done.session.session_id, turns, kept=[*session.kept])
         self.all.append(made)
         return made
 
@@ -233,14 +275,15 @@ class Lives(RuleBasedStateMachine):
         turn = entry.turn
         calls = len(entry.tools)
         facts = (turn.turn_id, turn.request.text.text, turn.state, turn.superseded, turn.retry_of, turn.copied_from)
-        return (*facts, entry.output.text, calls)
+        files = sorted(ref.name for ref in turn.request.attachments)
+        return (*facts, files, entry.output.text, calls)
 
     def _known(self, turn: ModelTurn) -> tuple[object, ...]:
         ended = turn.state is not TurnState.RUNNING
         last = next((answer for answer in reversed(turn.answers) if answer), "")
         output = last if ended else (turn.answers[-1] if turn.answers else "")
         facts = (turn.turn_id, turn.text, turn.state, turn.superseded, turn.retry_of, turn.copied_from)
-        return (*facts, output, turn.tools)
+        return (*facts, turn.files, output, turn.tools)
 
     @invariant()
     def active_turns_and_rewinds(self) -> None:
@@ -252,6 +295,18 @@ class Lives(RuleBasedStateMachine):
             assert [(item.to_number, item.last_number) for item in rewinds] == session.rewinds
 
     @invariant()
+    def selections(self) -> None:
+        """What the next turn gets; and what a turn has had can be read, whatever became of it."""
+        for session in self.all:
+            selected = self.run(self.files.selected(session.session_id))
+            assert sorted(item.ref.name for item in selected) == sorted(session.once + session.kept)
+            views = self.run(self.bench.turns.page(session.session_id, limit=200))
+            for ref in {ref for view in views[:3] for ref in view.turn.request.attachments}:
+                item = self.run(self.files.get(ref.attachment_id))
+                assert item.session_id == session.session_id and item.used_by is not None
+                assert self.run(self.files.text(ref.attachment_id)) == self.contents[ref.name]
+
+    @invariant()
     def transcripts(self) -> None:
         """A model gets the live turns before its own, each valid, and nothing of what was rewound."""
         for session in self.all:
@@ -259,11 +314,20 @@ class Lives(RuleBasedStateMachine):
             if running is None:
                 continue
             expected: list[str] = []
+            given: list[list[str]] = []
+            seen: set[str] = set()
             for turn in session.live():
                 expected += [turn.text, *(turn.answers if turn is not running else [])]
+                given.append([name for name in turn.files if name not in seen])
+                seen.update(turn.files)
             context = self.run(self.bench.conversations.whole(running.turn_id, AGENT, 1))
             got = [getattr(message.text, "text", message.text) for message in context.messages]
-            assert got == expected
+            assert [text.partition(f"\n\n{INTRODUCTION}")[0] for text in got] == expected
+            # Each file where the conversation first refers to it, and nowhere else.
+            asked = [message.text.text for message in context.messages if isinstance(message, UserMessage)]
+            assert [sorted(re.findall(r'<attached_file name="(file [0-9]+)"', text)) for text in asked] == [
+                sorted(names) for names in given
+            ]
 
     async def _searched(self) -> None:
         """Search marks what was rewound, and knows the copies of forks."""
