@@ -97,6 +97,7 @@ async def test_a_file_over_the_limit_is_refused_by_name(stack: Stack, tmp_path: 
     assert not [path for path in (tmp_path / "blobs").glob("**/*") if path.is_file()]
 
 
+@pytest.mark.slow
 async def test_memory_is_bounded_and_the_same_bytes_are_stored_once(stack: Stack, tmp_path: Path) -> None:
     session = await opened(stack, tmp_path)
     route = f"{API}/sessions/{session}/attachments"

@@ -63,6 +63,7 @@ async def test_collection_keeps_what_a_turn_or_a_session_refers_to(make: Make, k
                 assert len(await files.contents.load_bytes(item.ref.blob)) == item.ref.blob.size
 
 
+@pytest.mark.slow
 async def test_a_backup_has_the_files(make: Make, tmp_path: Path) -> None:
     old = make("old", "sqlite")
     await upgrade(old.config.database_url())
