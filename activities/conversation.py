@@ -31,6 +31,7 @@ from milepost.domain.messages import (
     UserMessage,
 )
 from milepost.domain.sessions import Session
+from milepost.domain.teams import conversation_of, is_ephemeral
 from milepost.domain.turns import Turn
 from milepost.engine.reminders import before_request
 from milepost.ledger.chain import StoredEvent
@@ -237,8 +238,11 @@ class Conversations:
             found = None if own is None else seen_from(own, 0)
             parts = tuple(compacted_parts(left, found, readable=readable))
             return TurnContext(session, turn, started, events, (), 0, parts, found)
+        # A worker that exists for one subtask has nothing before it; planning goes on from what its Coordinator said.
+        before = 0 if is_ephemeral(agent) else turn.number
+        past = view_of(replace(started, agent=conversation_of(agent)))
         earlier = self._turns.read(
-            tx, turn.session_id, view, turn.number, MAX_PROJECTED_BYTES - size, MAX_PROJECTED_TURNS, own
+            tx, turn.session_id, past, before, MAX_PROJECTED_BYTES - size, MAX_PROJECTED_TURNS, own
         )
         whole = [*earlier.parts, *parts_of(messages, turn.number, 0)]
         parts = tuple(compacted_parts(whole, earlier.compacted, readable=readable))
@@ -248,7 +252,8 @@ class Conversations:
         match message:
             case UserMessage():
                 text = await self._whole(message.text)
-                return UserMessage(replace(text, text=before_request(message.before, text.text)), message.images)
+                given = f"{before_request(message.before, text.text)}{message.after}"
+                return UserMessage(replace(text, text=given), message.images)
             case ToolMessage():
                 # The model gets the bounded text; the whole output is in the ledger for people and for paging tools.
                 return message

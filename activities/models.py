@@ -57,6 +57,7 @@ from milepost.domain.messages import (
     TextPart,
     ToolCallPart,
 )
+from milepost.domain.teams import AgentRole
 from milepost.domain.tools import MAX_CALLS_PER_RESPONSE, MAX_TOOL_ARGUMENTS_BYTES, MAX_TOOL_NAME_BYTES
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.engine.effects import Entry, effect_id, idempotency_key
@@ -145,7 +146,8 @@ class ModelActivities:
             agent=params.agent,
             system_prompt=f"{started.system_prompt}{core_memory}",
             messages=context.messages,
-            tools=started.tools,
+            # A Coordinator has tools to hand on, not to use.
+            tools=() if started.role is AgentRole.COORDINATOR else started.tools,
             sampling=started.sampling,
             call_number=params.round,
             attempt=0,

@@ -16,6 +16,7 @@ from activities.guard import heartbeats
 from activities.hooks import Asked, HookedCalls, values_of, withheld
 from activities.internal import InternalCalls
 from activities.sandboxed import LOST_TEXT, Opened, SandboxedCalls
+from activities.siblings import enter_alone
 from activities.toolcalls import (
     Result,
     ToolCall,
@@ -25,7 +26,6 @@ from activities.toolcalls import (
     is_sandboxed,
     plan_arguments,
     policy_of,
-    started_event,
 )
 from milepost.contracts.activities import (
     END_CALLS,
@@ -161,9 +161,7 @@ class ToolActivities:
             if held is not None:
                 return await self._not_run(call, held)
         opened = await self._sandboxed.open(call) if is_sandboxed(call) else Opened()
-        entered = await self._journal.enter(
-            spec, params.claim, lambda attempt: [started_event(call, attempt, opened.boot)], gate
-        )
+        entered = await enter_alone(self._journal, call, opened, gate)
         effect = entered.effect
         if effect is None or entered.stop_requested or entered.entry not in (Entry.DISPATCH, Entry.ATTACH):
             return await self._not_run(call, entered)

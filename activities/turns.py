@@ -8,10 +8,10 @@ from dataclasses import replace
 from temporalio import activity
 
 from activities.boundary import boundary
+from activities.teams import agent_plan
 from milepost.contracts.activities import (
     FINISH_TURN,
     PREPARE_TURN,
-    AgentPlan,
     FinishParams,
     FinishResult,
     PrepareParams,
@@ -20,13 +20,14 @@ from milepost.contracts.activities import (
 )
 from milepost.domain.agents import AgentConfig
 from milepost.domain.budgets import Budget, Limits
-from milepost.domain.errors import AgentUnknown, MilepostError, TurnClaimed
+from milepost.domain.errors import MilepostError, TurnClaimed
 from milepost.domain.events import AgentStarted, StreamKind
 from milepost.domain.hooks import OnFailure
 from milepost.domain.memory import MemorySettings
 from milepost.domain.prices import RoutePrices
 from milepost.domain.providers import Route
 from milepost.domain.sessions import Session
+from milepost.domain.teams import AgentRole, is_planning, is_worker
 from milepost.domain.tools import (
     BUILTIN_TOOL_POLICIES,
     EDITING_TOOLS,
@@ -37,6 +38,7 @@ from milepost.domain.tools import (
     tool_approval,
 )
 from milepost.domain.turns import Turn, TurnState
+from milepost.engine.casting import Role, cast
 from milepost.engine.overrides import overridden
 from milepost.ports.hooks import Hooks
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
@@ -93,30 +95,33 @@ class TurnActivities:
                 turn = tx.turns.claim(params.turn_id, params.claim)
                 session = tx.sessions.get(turn.session_id)
                 models_queue, sandbox_queue = self._queues(tx, session)
+                limits = tx.budgets.limits(session.session_id)
+                chosen = turn.request.options.agent
+                named = (chosen,) if chosen else session.agents
                 try:
-                    require_started(tx, turn.request.options.agent or session.agents[0])
-                    started = self._started(
-                        turn, session, reason, tx.budgets.limits(session.session_id), _has_files(tx, turn)
-                    )
+                    starts = []
+                    for role in cast(self._agents, named):
+                        require_started(tx, role.config.agent_id)
+                        starts.append(self._started(turn, role, reason, limits, _has_files(tx, turn)))
                 except MilepostError as error:
                     return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))
-                event = NewEvent(started_key(turn.turn_id, started.agent), started, turn.turn_id)
-                tx.events.append(session.session_id, StreamKind.SESSION, [event], now)
+                events = [NewEvent(started_key(turn.turn_id, each.agent), each, turn.turn_id) for each in starts]
+                tx.events.append(session.session_id, StreamKind.SESSION, events, now)
                 tx.notify(session.session_id)
-                return PrepareResult((AgentPlan(started.agent, started.max_rounds),), models_queue, sandbox_queue)
+                plans = tuple(agent_plan(each) for each in starts[: len(named)])
+                return PrepareResult(plans, models_queue, sandbox_queue, team=len(starts) > 1)
 
             return await self._ledger.write(body)
 
     def _started(
-        self, turn: Turn, session: Session, tools_unavailable: str | None, limits: Limits, attached: bool
+        self, turn: Turn, role: Role, tools_unavailable: str | None, limits: Limits, attached: bool
     ) -> AgentStarted:
         options = turn.request.options
-        agent_id = options.agent or session.agents[0]
-        agent = self._agents.get(agent_id)
-        if agent is None:
-            raise AgentUnknown(f"The configuration no longer has the agent '{agent_id}'.", field="agent")
-        agent = overridden(agent, options.overrides)
-        memory = agent.memory if self._has_memory else None
+        own = not (is_worker(role.part) or is_planning(role.part))
+        agent = overridden(role.config, options.overrides) if own else role.config
+        memory = agent.memory if self._has_memory and agent.role is AgentRole.AUTONOMOUS else None
+        # Files are the request's; a worker is given a subtask.
+        attached = attached and not is_worker(role.part)
         built_in = [
             tool
             for tool in agent.tools
@@ -135,7 +140,7 @@ class TurnActivities:
         fallbacks = () if options.provider or options.model else agent.fallbacks
         return AgentStarted(
             turn_id=turn.turn_id,
-            agent=agent_id,
+            agent=role.part,
             provider=provider,
             model=model,
             system_prompt=agent.system_prompt,
@@ -152,6 +157,10 @@ class TurnActivities:
             budget=_budget(agent.budget, limits, options.budget),
             context=agent.context,
             memory=memory,
+            role=agent.role,
+            workers=agent.workers,
+            depends_on=role.depends_on,
+            on_failure=agent.on_failure,
         )
 
     def _route_prices(self, *routes: Route) -> tuple[RoutePrices, ...]:

@@ -37,6 +37,7 @@ class LiveView:
         self._text = ""
         self._arguments: dict[str, str] = {}
         self._begun: set[str] = set()
+        self._parts: set[str] = set()
         self._status = ""
 
     def close(self) -> None:
@@ -73,6 +74,9 @@ class LiveView:
 
     def _delta(self, data: Json) -> None:
         call, attempt = data["effect_id"], data["attempt"]
+        if len(self._parts) > 1:
+            # Several agents speak at the same time: each answer is shown when it is whole.
+            return
         if call == self._call and attempt < self._attempt:
             return
         if (call, attempt) != (self._call, self._attempt):
@@ -101,7 +105,10 @@ class LiveView:
 
     def _event(self, type_: str, payload: Json) -> None:
         match type_:
+            case "turn.begun":
+                self._parts.clear()
             case "agent.started":
+                self._parts.add(payload["agent"])
                 self._line(f"{payload['agent']} · {payload['provider']}/{payload['model']}", "bold cyan")
                 if payload.get("tools_unavailable"):
                     self._line(payload["tools_unavailable"], "yellow")
@@ -122,6 +129,21 @@ class LiveView:
                 self._started(payload)
             case "tool.finished":
                 self._finished(payload)
+            case "coordination.planned":
+                for subtask in payload["subtasks"]:
+                    after = ", ".join(str(number) for number in subtask["depends_on"])
+                    self._line(
+                        f"  {subtask['number']}. {subtask['name']}{f' (after {after})' if after else ''}", "bold"
+                    )
+                for note in payload["notes"]:
+                    self._line(f"  {note}", "yellow")
+            case "coordination.awarded":
+                for award in payload["awards"]:
+                    self._line(f"  subtask {award['subtask']} → {award['agent']}", "dim")
+            case "coordination.subtask_ended":
+                why = f": {short(payload['error_message'])}" if payload["error_message"] else ""
+                style = "green" if payload["state"] == "succeeded" else "yellow"
+                self._line(f"  subtask {payload['subtask']} {payload['state']}{why}", style)
             case "turn.stop_requested":
                 self._line("Stop was asked for.", "yellow")
             case _:
@@ -130,6 +152,8 @@ class LiveView:
     def _called(self, payload: Json) -> None:
         parts = payload["message"]["parts"]
         text = "".join(part["text"] for part in parts if part["kind"] == "text")
+        if len(self._parts) > 1 and text:
+            self._line(f"{payload['agent']}:", "cyan")
         streamed = self._text if payload["effect_id"] == self._call else ""
         if text.startswith(streamed):
             # What a slow start or a lost stream left out.

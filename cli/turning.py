@@ -39,8 +39,8 @@ Settle = Callable[[ApiClient, str], Awaitable[None]]
 class Order:
     """What a person asks for: a new request, or the one of the turn `retry_of` again.
 
-    Without `session_id` a new request opens a Session on `workspace`; `settle` gets its environment Ready first.
-    `attach` are files that are not sent yet.
+    Without `session_id` a new request opens a Session on `workspace`, with `agents` if there are several; `settle` gets
+    its environment Ready first. `attach` are files that are not sent yet.
     """
 
     text: str
@@ -56,6 +56,7 @@ class Order:
     settle: Settle | None = None
     attach: list[Path] = field(default_factory=list)
     retry_of: str | None = None
+    agents: tuple[str, ...] = ()
     turn_id: str = field(default_factory=lambda: UuidIds().new("trn"))
 
 
@@ -91,15 +92,13 @@ def check_order(call: Invocation, order: Order) -> None:
     if order.session_id is None:
         workspace_folder(workspace_of(order), call.root.path)
     config = call.config
-    agent_id = order.agent or config.default_agent
-    agent = config.agents.get(agent_id)
-    if agent is None:
-        fix = f"Known agents: {', '.join(sorted(config.agents))}."
-        raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=fix)
-    provider = order.provider or agent.provider
-    Gateway(config.providers, config.secrets).validate(
-        provider, order.model or (agent.model if not order.provider else "")
-    )
+    gateway = Gateway(config.providers, config.secrets)
+    for agent_id in order.agents or (order.agent or config.default_agent,):
+        agent = config.agents.get(agent_id)
+        if agent is None:
+            fix = f"Known agents: {', '.join(sorted(config.agents))}."
+            raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=fix)
+        gateway.validate(order.provider or agent.provider, order.model or (agent.model if not order.provider else ""))
 
 
 async def carry_out(call: Invocation, order: Order, *, view: LiveView, patient: bool = True) -> Json:
@@ -168,8 +167,12 @@ async def _leave_waiting(
 
 async def open_session(client: ApiClient, order: Order) -> str:
     """Open a Session on the order's folder and return its id."""
-    body = {"workspace": workspace_of(order), "title": order.title, "agents": [order.agent] if order.agent else None}
+    body = {"workspace": workspace_of(order), "title": order.title, "agents": _agents(order) or None}
     return str((await client.post(f"{API}/sessions", body))["session_id"])
+
+
+def _agents(order: Order) -> list[str]:
+    return list(order.agents or ((order.agent,) if order.agent else ()))
 
 
 def workspace_of(order: Order) -> str:

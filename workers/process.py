@@ -20,6 +20,7 @@ from activities.internal import InternalCalls, attachment_tools, output_tools
 from activities.models import ModelActivities
 from activities.remembered import MemoryParts, memory_parts
 from activities.sandboxed import SandboxedCalls
+from activities.teams import TeamActivities
 from activities.toolcalls import plan_call
 from activities.tools import ToolActivities
 from activities.turns import ChooseQueues, ToolDefinitions, TurnActivities
@@ -53,6 +54,7 @@ from milepost.services.memory_stores import MemoryStores
 from milepost.services.outputs import OutputReader
 from milepost.services.reconcile import Reconciler
 from milepost.services.stops import StopWatch
+from milepost.services.teams import Teams
 from milepost.services.workbench import Workbench
 from milepost.services.workspaces import WorkspaceGuard
 from milepost.temporal.schedules import keep_consolidation
@@ -120,6 +122,7 @@ class TurnSteps:
     models: ModelActivities
     tools: ToolActivities
     memory: MemoryParts
+    teams: TeamActivities
 
 
 def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueues) -> TurnSteps:
@@ -160,7 +163,8 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
     internal = InternalCalls({**output_tools(outputs), **attachment_tools(files), **memory.tools})
     hooked = HookedCalls(parts.hooks, parts.contents, journal, parts.redactor)
     tools = ToolActivities(parts.contents, conversations, journal, sandboxed, custom, internal, hooked, stops)
-    return TurnSteps(conversations, turns, models, tools, memory)
+    teams = TeamActivities(Teams(parts.ledger, parts.contents, parts.clock))
+    return TurnSteps(conversations, turns, models, tools, memory, teams)
 
 
 def _open_checkpoints(parts: ExecutionParts) -> OpenCheckpoints | None:
@@ -293,8 +297,10 @@ class WorkerProcess:
     def _activities(self, queue: str) -> list[Callable[..., Any]]:
         served: list[Callable[..., Any]] = []
         if queue == self._queues.turns:
+            teams = self._steps.teams
             served += [self._steps.turns.prepare_turn, self._steps.turns.finish_turn]
             served += [self._environments.claim_environment, self._environments.fail_environment]
+            served += [teams.brief_part, teams.plan_subtasks, teams.award_subtasks, teams.end_part]
         if queue == self._queues.turns and self._consolidation is not None:
             served.append(self._consolidation.find_idle_agents)
         if queue == self._queues.models:

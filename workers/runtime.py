@@ -18,7 +18,9 @@ from milepost.bootstrap.system import release
 from milepost.contracts.naming import queue_name
 from milepost.domain.errors import MilepostError
 from milepost.temporal.versioning import make_current
+from workflows.agent_run import AgentWorkflow
 from workflows.consolidation import ConsolidationWorkflow
+from workflows.coordinator import CoordinatorWorkflow
 from workflows.environment import EnvironmentWorkflow
 from workflows.session_turn import SessionTurnWorkflow
 
@@ -34,7 +36,13 @@ PASSED_THROUGH = (
     "attr",
     "attrs",
 )
-WORKFLOWS: tuple[type, ...] = (SessionTurnWorkflow, EnvironmentWorkflow, ConsolidationWorkflow)
+WORKFLOWS: tuple[type, ...] = (
+    SessionTurnWorkflow,
+    AgentWorkflow,
+    CoordinatorWorkflow,
+    EnvironmentWorkflow,
+    ConsolidationWorkflow,
+)
 
 STICKY_TIMEOUT = timedelta(seconds=3)
 """How long a lost worker's cached workflows hold up their next task."""

@@ -94,7 +94,7 @@ class AgentLoop:
     async def run(self, plan: AgentPlan) -> None:
         """Go on until the agent is done. Raises Ended with the reason why it is not."""
         while self.state.rounds_done < plan.max_rounds:
-            answer = await self.call_model(plan.agent, self.state.rounds_done + 1)
+            answer = await self.call_model(plan.agent, self._round)
             results = await self._run_tools(plan.agent, answer)
             state = self.state
             self.state = replace(state, rounds_done=state.rounds_done + 1, total_rounds=state.total_rounds + 1)
@@ -108,6 +108,11 @@ class AgentLoop:
                 self._handover(self.state)
         reason = f"Agent '{plan.agent}' reached its limit of {plan.max_rounds} rounds without finishing."
         raise Ended(TurnState.FAILED, "round_limit", reason)
+
+    @property
+    def _round(self) -> int:
+        """The number of the present round, counted from the agent's first one in this turn."""
+        return self.state.before + self.state.rounds_done + 1
 
     async def call_model(self, agent: str, round_: int) -> CallModelResult:
         """One model call. Raises Ended when it was stopped or failed."""
@@ -161,10 +166,11 @@ class AgentLoop:
             session_id=self._turn.session_id,
             claim=self._claim,
             agent=agent,
-            round=self.state.rounds_done + 1,
+            round=self._round,
             index=planned.index,
             tool=planned.tool,
             model_effect_id=answer.effect_id,
+            team=self._prepared.team,
         )
         patience = FIRST_LOOK
         while True:

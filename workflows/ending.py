@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from milepost.contracts.activities import HOST_SCHEDULE_TO_START
+    from milepost.domain.errors import Fenced, TurnClaimed, TurnNotRunning
     from milepost.domain.turns import TurnState
+
+NOT_OURS = frozenset({TurnClaimed.code, TurnNotRunning.code, Fenced.code})
+"""Errors that say that this run has no business with the turn any more: it ends without touching it."""
+
+R = TypeVar("R")
 
 
 class Ended(Exception):
@@ -19,6 +29,17 @@ class Ended(Exception):
         self.state = state
         self.code = code
         self.reason = reason
+
+
+async def undisturbed(work: Coroutine[Any, Any, R]) -> R:
+    """Await work that a cancellation comes too late for."""
+    task = asyncio.ensure_future(work)
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.done():
+                raise
 
 
 def refuse_work_after_cancellation() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows.agent_loop import AgentLoop, Answers
 from workflows.calls import call
-from workflows.ending import Ended, ending_of
+from workflows.children import Children
+from workflows.ending import NOT_OURS, Ended, ending_of, undisturbed
+from workflows.team import run_team
 
 with workflow.unsafe.imports_passed_through():
     from milepost.contracts.activities import (
@@ -29,14 +30,8 @@ with workflow.unsafe.imports_passed_through():
         TurnResult,
     )
     from milepost.contracts.naming import APPROVAL_ANSWERED, SESSION_TURN_WORKFLOW
-    from milepost.domain.errors import Fenced, MilepostError, TurnClaimed, TurnNotRunning
+    from milepost.domain.errors import MilepostError
     from milepost.domain.turns import TurnState
-
-_NOT_OURS = frozenset({TurnClaimed.code, TurnNotRunning.code, Fenced.code})
-"""Errors that say that this run has no business with the turn any more: it ends without touching it."""
-
-
-R = TypeVar("R")
 
 
 @workflow.defn(name=SESSION_TURN_WORKFLOW, failure_exception_types=[MilepostError])
@@ -51,12 +46,14 @@ class SessionTurnWorkflow:
         self._claim = turn.claim or workflow.info().run_id
         self._state = turn.resume or LoopState()
         self._answers = Answers()
+        self._children = Children()
         self._left_queue: str | None = None
 
     @workflow.signal(name=APPROVAL_ANSWERED)
     def approval_answered(self, approval_id: str) -> None:
         """Wake the call that waits for this approval. What the answer is stands in the ledger."""
         self._answers.add(approval_id)
+        self._children.tell(approval_id)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> TurnResult:
@@ -78,6 +75,9 @@ class SessionTurnWorkflow:
             prepared = await call(PREPARE_TURN, params, summary="claim the turn")
         if prepared.failure is not None:
             raise Ended(TurnState.FAILED, prepared.failure_code, prepared.failure)
+        if prepared.team:
+            await self._work_together(prepared)
+            return
         for index, plan in enumerate(prepared.agents):
             if index < self._state.agent_index:
                 continue
@@ -88,6 +88,14 @@ class SessionTurnWorkflow:
                 self._state = loop.state
                 self._left_queue = self._left_queue or loop.left_queue
             self._state = LoopState(agent_index=index + 1, total_rounds=self._state.total_rounds)
+
+    async def _work_together(self, prepared: PrepareResult) -> None:
+        turn = replace(self._turn, prepared=None, resume=None)
+        try:
+            await run_team(self._children, turn, self._claim, prepared)
+        finally:
+            self._state = replace(self._state, total_rounds=self._children.rounds)
+            self._left_queue = self._children.left_queue
 
     def _loop(self, prepared: PrepareResult) -> AgentLoop:
         def hand_over(state: LoopState) -> NoReturn:
@@ -105,7 +113,7 @@ class SessionTurnWorkflow:
             workflow.logger.warning("calls were left: %s", error.cause)
 
     async def _finish(self, ended: Ended) -> TurnResult:
-        if ended.code in _NOT_OURS:
+        if ended.code in NOT_OURS:
             raise ApplicationError(ended.reason or "The turn is not this run's.", type=ended.code, non_retryable=True)
         if self._left_queue is not None:
             await self._end_calls(self._left_queue)
@@ -124,14 +132,3 @@ class SessionTurnWorkflow:
             end = ending_of(error)
             raise ApplicationError(end.reason or "", type=end.code, non_retryable=True) from error
         return TurnResult(self._turn.turn_id, result.state, self._state.total_rounds, ended.reason)
-
-
-async def undisturbed(work: Coroutine[Any, Any, R]) -> R:
-    """Await work that a cancellation comes too late for."""
-    task = asyncio.ensure_future(work)
-    while True:
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.done():
-                raise

@@ -19,6 +19,7 @@ from milepost.domain.effects import Effect, EffectState
 from milepost.domain.events import ContextCompacted
 from milepost.domain.turns import TurnStatus
 from milepost.ledger.history import AgentEntry, HistoryEntry, ToolCard
+from milepost.ledger.plans import PlanEntry, SubtaskCard
 from milepost.services.turns import TurnView
 
 MAX_SUMMARY_CHARACTERS = 64 * 1024
@@ -163,6 +164,63 @@ class AttachedShape(Shape):
         )
 
 
+class BidShape(Shape):
+    """What a worker offered for a subtask, in millionths; 0: it cannot do it."""
+
+    worker: str
+    millionths: int
+    load: int
+
+
+class SubtaskShape(Shape):
+    """A subtask. `state`: waiting, running, succeeded, failed, skipped, or unfinished in a turn that ended without it.
+
+    `performer` is the agent of the turn that does it; `preview` is its result, cut at 2,000 characters.
+    """
+
+    number: int
+    name: str
+    description: str
+    tools: list[str]
+    depends_on: list[int]
+    state: str
+    performer: str
+    bids: list[BidShape]
+    preview: str
+    truncated: bool
+    error: str | None
+
+    @classmethod
+    def of(cls, card: SubtaskCard) -> SubtaskShape:
+        subtask, bids = card.subtask, card.award.bids if card.award else ()
+        return cls(
+            number=subtask.number,
+            name=subtask.name,
+            description=subtask.description,
+            tools=list(subtask.tools),
+            depends_on=list(subtask.depends_on),
+            state=card.state,
+            performer=card.performer,
+            bids=[BidShape(worker=bid.worker, millionths=bid.millionths, load=bid.load) for bid in bids],
+            preview=card.preview,
+            truncated=card.truncated,
+            error=card.error,
+        )
+
+
+class PlanShape(Shape):
+    """A Coordinator's plan. `notes` say what of the model's plan could not be taken."""
+
+    agent: str
+    notes: list[str]
+    subtasks: list[SubtaskShape]
+
+    @classmethod
+    def of(cls, plan: PlanEntry) -> PlanShape:
+        subtasks = [SubtaskShape.of(card) for card in plan.subtasks]
+        return cls(agent=plan.agent, notes=list(plan.notes), subtasks=subtasks)
+
+
 class HistoryTurn(TurnShape):
     """A turn with what its agents said and did. `output` is the answer: that of the last agent that has one."""
 
@@ -172,6 +230,7 @@ class HistoryTurn(TurnShape):
     agents: list[AgentShape]
     tools: list[ToolShape]
     attachments: list[AttachedShape]
+    plans: list[PlanShape]
 
     @classmethod
     def from_entry(cls, entry: HistoryEntry, status: TurnStatus, temporal_url: str) -> HistoryTurn:
@@ -183,6 +242,7 @@ class HistoryTurn(TurnShape):
                 "agents": [AgentShape.of(agent) for agent in entry.agents],
                 "tools": [ToolShape.of(card) for card in entry.tools],
                 "attachments": [AttachedShape.of(ref) for ref in entry.turn.request.attachments],
+                "plans": [PlanShape.of(plan) for plan in entry.plans],
             }
         )
 

@@ -29,7 +29,7 @@ class SessionOpen(Body):
     workspace: Annotated[PathText, Field(description="Absolute path of a folder on the instance's host.")]
     title: Title | None = None
     agents: Annotated[list[AgentName], Field(max_length=32, default_factory=list)]
-    mode: Literal["single", "multi", "coordinator"] = "single"
+    mode: Literal["single", "multi", "coordinator"] | None = None
     image: Annotated[str | None, Field(pattern=IMAGE_PATTERN)] = None
     budget: BudgetBody | None = None
     ports: Annotated[
@@ -41,7 +41,7 @@ class SessionOpen(Body):
         """Raises InvalidInput for a path that is not absolute (the caller's folder is not the server's)."""
         absolute_path(self.workspace)
         limits = None if self.budget is None else self.budget.limits()
-        mode = SessionMode(self.mode)
+        mode = None if self.mode is None else SessionMode(self.mode)
         return OpenSession(self.workspace, self.title, tuple(self.agents), mode, self.image, limits, tuple(self.ports))
 
 

@@ -159,6 +159,11 @@ def print_entry(call: Invocation, turn: Json) -> None:
         word = f" [{mark.style}]({mark.word})[/]" if mark.word else ""
         arguments = escape(short(tool["arguments"], 100))
         call.out.line(f"  [{mark.style}]{mark.sign}[/] {escape(tool['tool'])} {arguments}{word}")
+    for plan in turn["plans"]:
+        _print_plan(call, plan)
+    for agent in turn["agents"] if len(turn["agents"]) > 1 else ():
+        if agent["output"] and ":" not in agent["agent"] and agent["output"] != turn["output"]:
+            call.out.line(f"  [cyan]{escape(agent['agent'])}[/]: {escape(short(agent['output'], 200))}")
     if turn["output"]:
         call.out.line(escape(printable(turn["output"])))
     if turn["error"]:
@@ -181,6 +186,21 @@ def _print_reminder(call: Invocation, memory: Json | None) -> None:
         call.out.line(f"[dim]Recalled ({reason}):[/] {escape(short(item['text'], 200))}")
     if memory["changed"]:
         call.out.line(f"[dim]Changed core memory:[/] {', '.join(memory['changed'])}")
+
+
+def _print_plan(call: Invocation, plan: Json) -> None:
+    from rich.markup import escape
+
+    call.out.line(f"  [bold]Plan of {escape(plan['agent'])}[/]")
+    for subtask in plan["subtasks"]:
+        style = {"succeeded": "green", "running": "cyan", "waiting": "dim"}.get(subtask["state"], "yellow")
+        after = f" after {', '.join(map(str, subtask['depends_on']))}" if subtask["depends_on"] else ""
+        who = f" · {escape(subtask['performer'])}" if subtask["performer"] else ""
+        why = f": {escape(short(subtask['error'], 200))}" if subtask["error"] else ""
+        name = f"{subtask['number']}. {escape(subtask['name'])}"
+        call.out.line(f"    [{style}]{name} {subtask['state']}[/]{after}{who}{why}")
+    for note in plan["notes"]:
+        call.out.line(f"    [yellow]{escape(note)}[/]")
 
 
 def _tokens(usage: Json) -> str:

@@ -22,6 +22,10 @@ Request = Annotated[
 ]
 Workspace = Annotated[Path, typer.Option("--workspace", "-w", metavar="DIR", help="Folder the agent works on.")]
 Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent to use instead of the default one.")]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option("--agent", metavar="ID", help="Agent to use instead of the default one; again for several."),
+]
 Provider = Annotated[
     str | None, typer.Option("--provider", metavar="NAME", help="Provider to use instead of the agent's.")
 ]
@@ -49,7 +53,7 @@ async def run(
     call: Invocation,
     request: Request,
     workspace: Workspace = Path(),
-    agent: Agent = None,
+    agents: Agents = None,
     provider: Provider = None,
     model: Model = None,
     script: Script = None,
@@ -68,7 +72,8 @@ async def run(
     order = Order(
         text=await request_text(call, request),
         workspace=workspace,
-        agent=agent,
+        agent=agents[0] if agents and len(agents) == 1 else None,
+        agents=tuple(agents or ()),
         provider=provider,
         model=model,
         script=read_script(script),

@@ -33,7 +33,9 @@ async def new(
     title: Annotated[
         str | None, typer.Option("--title", metavar="TEXT", help="Title; default: the folder's name.")
     ] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent of the Session.")] = None,
+    agents: Annotated[
+        list[str] | None, typer.Option("--agent", metavar="ID", help="Agent of the Session; again for several.")
+    ] = None,
     image: Annotated[str | None, typer.Option("--image", metavar="NAME", help="Sandbox image of the Session.")] = None,
     port: Annotated[
         list[int] | None,
@@ -47,7 +49,7 @@ async def new(
     body = {
         "workspace": str(workspace.expanduser().absolute()),
         "title": title,
-        "agents": [agent] if agent else None,
+        "agents": agents or None,
         "image": image,
         "ports": port or None,
         "budget": budget_body(budget),

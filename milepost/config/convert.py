@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from milepost.config import embeddings, longterm
+from milepost.config import embeddings, longterm, teams
 from milepost.config.budgets import BudgetSection
 from milepost.config.document import Path_
 from milepost.config.hooks import HttpHookSection
@@ -43,6 +43,7 @@ from milepost.domain.prices import PriceList, PriceRule, PriceTier, TokenPrices
 from milepost.domain.providers import (
     Route,
 )
+from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import ANY_TOOL, BUILTIN_TOOL_POLICIES, Approval, ToolDefinition, ToolPolicy
 
 Fault = tuple[Path_, str, str | None]
@@ -65,6 +66,7 @@ def check(settings: Settings) -> Iterator[Fault]:
             message = f"names a provider '{provider.source}' that is not configured."
             yield ("providers", name, "source"), message, nearest(provider.source, sorted(providers))
     yield from _check_default_agent(settings)
+    yield from teams.check(settings.agents)
     yield from _check_tools(settings)
     yield from _check_hooks(settings)
     yield from _check_shared_blocks(settings)
@@ -202,6 +204,10 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
         memory=memory_settings(section.memory),
         context=ContextPolicy(section.context.compact, section.context.threshold, section.context.window),
         long_term=longterm.agent_long_term(name, section.long_term_memory),
+        role=AgentRole(section.role),
+        workers=section.workers,
+        depends_on=section.depends_on,
+        on_failure=AgentFailure(section.on_failure),
     )
 
 

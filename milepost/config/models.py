@@ -185,6 +185,14 @@ class AgentSection(Section):
     memory: MemorySection = MemorySection()
     context: ContextSection = ContextSection()
     long_term_memory: AgentLongTermSection = AgentLongTermSection()
+    role: Literal["autonomous", "coordinator"] = "autonomous"
+    """autonomous works itself; a coordinator plans, has its workers work, and puts the results together."""
+    workers: Annotated[tuple[Name, ...], Field(max_length=32)] = ()
+    """Agents that a coordinator hands subtasks to. One whose tools nobody has gets a worker of its own."""
+    depends_on: Annotated[tuple[Name, ...], Field(max_length=32)] = ()
+    """Agents whose outputs this one builds on, in a Session with several."""
+    on_failure: Literal["fail", "continue"] = "fail"
+    """What its failure means in a Session with several agents: the turn fails, or the others go on without it."""
 
 
 class LimitsSection(Section):

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from milepost.domain.effects import EffectState
 from milepost.domain.messages import FinishReason
+from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import Parallel
 from milepost.domain.turns import TurnState
 from milepost.engine.turn import LoopGuard
@@ -79,29 +80,42 @@ class PrepareParams:
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
+    """A part of the turn (`domain.teams`): what the workflow needs to know of it."""
+
     agent: str
     max_rounds: int
+    role: AgentRole = AgentRole.AUTONOMOUS
+    depends_on: tuple[str, ...] = ()
+    on_failure: AgentFailure = AgentFailure.FAIL
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareResult:
-    """`failure` is set when the turn cannot run (unknown agent, missing key): it is to be finished as failed."""
+    """`failure` is set when the turn cannot run (unknown agent, missing key): it is to be finished as failed.
+
+    `team`: several parts may be at work at the same time. Workers of Coordinators are not among the `agents`.
+    """
 
     agents: tuple[AgentPlan, ...]
     models_queue: str
     sandbox_queue: str
     failure_code: str | None = None
     failure: str | None = None
+    team: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """Handover of a turn that continues as new: counters and digests only, well under 1 KiB."""
+    """Handover of a turn that continues as new: counters and digests only, well under 1 KiB.
+
+    `before` counts model calls that the agent made in this turn for an earlier subtask.
+    """
 
     agent_index: int = 0
     rounds_done: int = 0
     total_rounds: int = 0
     guard: LoopGuard = field(default_factory=LoopGuard)
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +184,7 @@ class CallModelResult:
 
 @dataclass(frozen=True, slots=True)
 class RunToolParams:
-    """`tool` is a `tool_label`."""
+    """`tool` is a `tool_label`. `team`: other agents may use the same sandbox at the same time."""
 
     turn_id: str
     session_id: str
@@ -180,6 +194,7 @@ class RunToolParams:
     index: int
     tool: str
     model_effect_id: str
+    team: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +228,110 @@ class EndCallsResult:
     """How many calls were ended or found to have ended."""
 
     ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartParams:
+    """A part of a turn of several agents, and the subtask it works on (0: none) for `coordinator`."""
+
+    turn_id: str
+    session_id: str
+    claim: str
+    agent: str
+    subtask: int = 0
+    coordinator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BriefResult:
+    """How many model calls the part has made in this turn."""
+
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndPartParams:
+    """How a part ended. A `subtasks` list without a state: these are skipped."""
+
+    part: PartParams
+    state: TurnState | None = None
+    reason_code: str | None = None
+    reason: str | None = None
+    subtasks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndPartResult:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PlanParams:
+    """`effect_id` is the model call whose answer holds the plan."""
+
+    part: PartParams
+    effect_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSubtask:
+    """A subtask's place; what it is about lies in the ledger."""
+
+    number: int
+    depends_on: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    subtasks: tuple[PlannedSubtask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwardParams:
+    """`ready` can be worked on now; `busy` are parts that are at work."""
+
+    part: PartParams
+    wave: int
+    ready: tuple[int, ...]
+    busy: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwardedSubtask:
+    number: int
+    plan: AgentPlan
+
+
+@dataclass(frozen=True, slots=True)
+class AwardResult:
+    """Who does what; subtasks that only busy workers can do are not among them."""
+
+    awards: tuple[AwardedSubtask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartInput:
+    """Input of the child workflow of one part. `resume` is set in a run that continues another."""
+
+    turn: TurnInput
+    claim: str
+    prepared: PrepareResult
+    plan: AgentPlan
+    subtask: int = 0
+    coordinator: str = ""
+    resume: LoopState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """How a part ended; `left_queue` is set when a call of it may be running there."""
+
+    agent: str
+    state: TurnState
+    rounds: int
+    reason_code: str | None = None
+    reason: str | None = None
+    left_queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +399,57 @@ FINISH_TURN = ActivityContract(
     local=True,
 )
 
+BRIEF_PART = ActivityContract(
+    "brief_part",
+    PartParams,
+    BriefResult,
+    start_to_close=timedelta(seconds=30),
+    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
+    local=True,
+)
+
+PLAN_SUBTASKS = ActivityContract(
+    "plan_subtasks",
+    PlanParams,
+    PlanResult,
+    start_to_close=timedelta(seconds=30),
+    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
+    local=True,
+)
+
+AWARD_SUBTASKS = ActivityContract(
+    "award_subtasks",
+    AwardParams,
+    AwardResult,
+    start_to_close=timedelta(seconds=30),
+    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
+    local=True,
+)
+
+END_PART = ActivityContract(
+    "end_part",
+    EndPartParams,
+    EndPartResult,
+    start_to_close=timedelta(seconds=30),
+    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
+    local=True,
+)
+
 HOST_SCHEDULE_TO_START = timedelta(minutes=5)
 """How long a tool call waits for a worker of the host that has the Session's container: longer than a host takes to
 start again. After that the host is taken for lost, and the turn fails. Queues that any process serves have no limit."""
 
-CONTRACTS = (PREPARE_TURN, CALL_MODEL, RUN_TOOL, END_CALLS, FINISH_TURN)
+CONTRACTS = (
+    PREPARE_TURN,
+    CALL_MODEL,
+    RUN_TOOL,
+    END_CALLS,
+    FINISH_TURN,
+    BRIEF_PART,
+    PLAN_SUBTASKS,
+    AWARD_SUBTASKS,
+    END_PART,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 SESSION_TURN_WORKFLOW = "SessionTurnWorkflow"
 ENVIRONMENT_WORKFLOW = "EnvironmentWorkflow"
 CONSOLIDATION_WORKFLOW = "ConsolidationWorkflow"
+AGENT_WORKFLOW = "AgentWorkflow"
+COORDINATOR_WORKFLOW = "CoordinatorWorkflow"
 APPROVAL_ANSWERED = "approval_answered"
-"""Signal to a turn's workflow: an approval (its id) was answered. What the answer is stands in the ledger."""
+"""Signal to a turn's workflow, which hands it on to its children: an approval (its id) was answered. What the answer is
+stands in the ledger."""
 
 TURNS_QUEUE = "turns"
 MODELS_QUEUE = "models"
@@ -40,3 +43,9 @@ def environment_workflow_id(instance_id: str, environment_id: str) -> str:
 def consolidation_id(instance_id: str) -> str:
     """Of the schedule, and the beginning of the ids of the workflows that it starts."""
     return f"{instance_id}/consolidation"
+
+
+def part_workflow_id(instance_id: str, turn_id: str, part: str, subtask: int = 0) -> str:
+    """Child workflow of a part of a turn, for one subtask where it has several."""
+    number = f"/{subtask}" if subtask else ""
+    return f"{turn_workflow_id(instance_id, turn_id)}/{part}{number}"

@@ -12,6 +12,7 @@ from milepost.domain.longterm import AgentLongTerm
 from milepost.domain.memory import MemorySettings
 from milepost.domain.messages import Sampling
 from milepost.domain.providers import Route
+from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import Approval
 
 DEFAULT_MAX_ROUNDS = 64
@@ -50,6 +51,8 @@ class AgentConfig:
     `approvals` says by tool (`*`: any other) whether a person must agree; a tool without an entry has the built-in
     default. A question is open for `approval_seconds`. `fallbacks` are tried in order when a model call fails.
     `memory` is None for an agent that has none.
+    `depends_on` are agents of a multi-agent Session whose outputs it builds on; `workers` those a Coordinator hands
+    subtasks to.
     """
 
     agent_id: str
@@ -67,3 +70,7 @@ class AgentConfig:
     long_term: AgentLongTerm | None = None
     memory: MemorySettings | None = None
     context: ContextPolicy = field(default_factory=ContextPolicy)
+    role: AgentRole = AgentRole.AUTONOMOUS
+    workers: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
+    on_failure: AgentFailure = AgentFailure.FAIL

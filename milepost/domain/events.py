@@ -26,6 +26,8 @@ from milepost.domain.memory_events import MEMORY_EVENTS, BlockWritten, MemoryEve
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
 from milepost.domain.prices import ModelPrices, RoutePrices
 from milepost.domain.providers import Route
+from milepost.domain.team_events import TEAM_EVENTS, TeamEvent
+from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import Approval, CustomTool, ToolDefinition
 from milepost.domain.turns import TurnRequest
 from milepost.domain.usage import Usage
@@ -118,6 +120,10 @@ class AgentStarted:
     prices: tuple[RoutePrices, ...] = ()
     hooks: tuple[HookRule, ...] = ()
     budget: Budget = field(default_factory=Budget)
+    role: AgentRole = AgentRole.AUTONOMOUS
+    workers: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
+    on_failure: AgentFailure = AgentFailure.FAIL
     memory: MemorySettings | None = None
     context: ContextPolicy = field(default_factory=ContextPolicy)
 
@@ -678,6 +684,7 @@ Event = (
     | AgentLifeChanged
     | MemoryConsolidated
     | MemoryEvent
+    | TeamEvent
 )
 
 SESSION_EVENTS: tuple[type[Event], ...] = (
@@ -717,6 +724,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     ImportCompleted,
     *MEMORY_EVENTS,
     MemoryConsolidated,
+    *TEAM_EVENTS,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,

@@ -80,6 +80,7 @@ class ImagePart:
 @dataclass(frozen=True, slots=True)
 class UserMessage:
     """`before` is what precedes the text: what the agent was reminded of. `files` are the attachments of a request.
+    `after` is what follows: what others brought, or what is to be done with it.
 
     On its way to a provider they have become one text with its images.
     """
@@ -88,6 +89,7 @@ class UserMessage:
     images: tuple[ImagePart, ...] = ()
     before: str = ""
     files: tuple[AttachmentRef, ...] = ()
+    after: str = ""
     kind: Literal["user"] = "user"
 
 

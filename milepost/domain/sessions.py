@@ -12,7 +12,7 @@ class SessionStatus(StrEnum):
 
 
 class SessionMode(StrEnum):
-    """How a turn uses its agents. `multi` and `coordinator` belong to the ledger's vocabulary from the start."""
+    """How a turn uses its agents: one that works itself, several in dependency order, or one that hands work on."""
 
     SINGLE = "single"
     MULTI = "multi"

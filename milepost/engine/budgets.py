@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from milepost.domain.budgets import Budget, Limits, Overflow, Reservation, ReservationState, Spending, Window
+from milepost.domain.teams import budget_owner
 from milepost.domain.usage import MICROS, Usage
 
 _FORMATS = {Window.DAY: "%Y-%m-%d", Window.MONTH: "%Y-%m"}
@@ -41,14 +42,19 @@ def session_scope(session_id: str) -> str:
 
 
 def scopes(budget: Budget, session_id: str, turn_id: str, agent: str, at: int) -> dict[str, Limits]:
-    """The rows a call counts in, with their limits; the Session's always, others only if they have any."""
+    """The rows a call counts in, with their limits; the Session's always, others only if they have any.
+
+    `agent` is a part of the turn (`domain.teams`); what it uses counts for the agent that is configured.
+    """
     found = {session_scope(session_id): budget.session}
     if budget.turn.any:
         found[f"turn/{turn_id}"] = budget.turn
     if budget.agent.any:
         form = _FORMATS.get(budget.agent_window)
         moment = _EPOCH + timedelta(microseconds=at)
-        found[f"agent/{agent}/{moment.strftime(form) if form else budget.agent_window.value}"] = budget.agent
+        found[f"agent/{budget_owner(agent)}/{moment.strftime(form) if form else budget.agent_window.value}"] = (
+            budget.agent
+        )
     return found
 
 
@@ -115,6 +121,11 @@ def _measured(limits: Limits, spending: Spending) -> Iterator[tuple[str, Decimal
         limit = getattr(limits, name)
         if limit is not None:
             yield name, amount, Decimal(limit)
+
+
+def remaining_tokens(limits: Limits, spending: Spending) -> int | None:
+    """Tokens that a limit leaves; None without one."""
+    return None if limits.tokens is None else max(limits.tokens - spending.tokens, 0)
 
 
 def with_reserved(spending: Spending, tokens: int, micros: Decimal | None) -> Spending:

@@ -23,9 +23,12 @@ from milepost.domain.events import (
     ToolStarted,
 )
 from milepost.domain.memory_events import MemoryRecalled, MemoryWritten
+from milepost.domain.team_events import AgentEnded
+from milepost.domain.teams import is_planning, is_worker
 from milepost.domain.turns import Turn
 from milepost.domain.usage import Usage
 from milepost.ledger.compacted import compaction_note
+from milepost.ledger.plans import PlanEntry, Plans, team_remarks
 
 CARD_PREVIEW_CHARACTERS = 2_000
 NOTE_CHARACTERS = 300
@@ -77,12 +80,13 @@ class HistoryEntry:
     turn: Turn
     agents: tuple[AgentEntry, ...]
     tools: tuple[ToolCard, ...]
+    plans: tuple[PlanEntry, ...] = ()
 
     @property
     def output(self) -> Content:
-        """The turn's answer: the output of the last agent that has one."""
+        """The turn's answer: the output of the last agent that has one. Workers answer to their Coordinator."""
         for agent in reversed(self.agents):
-            if agent.output.text or agent.output.blob:
+            if (agent.output.text or agent.output.blob) and not (is_worker(agent.agent) or is_planning(agent.agent)):
                 return agent.output
         return Content("")
 
@@ -126,7 +130,9 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
     cards: dict[tuple[str, int, int], ToolCard] = {}
     arguments: dict[tuple[str, int, int], str] = {}
     reconciled: dict[str, EffectReconciled] = {}
+    plans = Plans()
     for event in events:
+        plans.add(event)
         if isinstance(event, _MADE) and event.effect_id and event.agent in agents:
             # A call that fails in the middle of its answer has two events.
             agents[event.agent].attempts.add((event.effect_id, event.attempt))
@@ -167,6 +173,8 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
                 reconciled[event.effect_id] = event
             case AgentOutput() if event.agent in agents:
                 agents[event.agent].output = event
+            case AgentEnded() if event.agent in agents:
+                agents[event.agent].notes.extend(team_remarks(event))
             case _:
                 pass
     # Calls that run together start in any order; a person reads them in the order in which they were asked for.
@@ -176,6 +184,7 @@ def history_entry(turn: Turn, events: Iterable[Event]) -> HistoryEntry:
         turn=turn,
         agents=tuple(agent.entry(turn.state.terminal) for agent in agents.values()),
         tools=tuple(_reconciled(cards[place], reconciled) for place in places),
+        plans=plans.entries(ended=turn.state.terminal),
     )
 
 

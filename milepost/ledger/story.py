@@ -32,8 +32,10 @@ from milepost.domain.events import (
 )
 from milepost.domain.memory_events import MemoryRecalled
 from milepost.domain.messages import ReasoningPart
+from milepost.domain.team_events import AgentEnded, GoalDecomposed, SubtaskEnded, SubtasksAwarded
 from milepost.domain.turns import Turn
 from milepost.ledger.compacted import compaction_note
+from milepost.ledger.plans import team_remarks
 
 NO_TEXT = Content("")
 
@@ -170,6 +172,8 @@ class Story:
                 by = f" by {event.actor}" if event.actor else ""
                 why = f": {event.reason}" if event.reason else ""
                 return [Remarks(event.turn_id, f"Approval {event.state.value}{by}{why}")]
+            case GoalDecomposed() | SubtasksAwarded() | SubtaskEnded() | AgentEnded():
+                return [Remarks(event.turn_id, line) for line in team_remarks(event)]
             case _:
                 pass
         return []

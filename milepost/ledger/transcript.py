@@ -10,16 +10,19 @@ from milepost.domain.events import ContextCompacted, Event, ModelCalled, ToolFin
 from milepost.domain.memory_events import MemoryRecalled
 from milepost.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from milepost.domain.outputs import OutputRef
+from milepost.domain.team_events import AgentBriefed
+from milepost.domain.teams import is_worker
 
 TRANSCRIPT_EVENTS = (
     TurnBegun.TYPE,
     MemoryRecalled.TYPE,
+    AgentBriefed.TYPE,
     ModelCalled.TYPE,
     ToolFinished.TYPE,
     ContextCompacted.TYPE,
 )
 
-PROJECTION = 1
+PROJECTION = 2
 """Counts up with each change of what `turn_messages` makes of the same events: older checkpoints are not read then."""
 
 NO_RESULT = "The call was cancelled before it had a result."
@@ -43,7 +46,8 @@ def turn_messages(events: Iterable[Event], agent: str, *, readable: bool = False
     """The messages of one turn as one agent sees them, results in the order of the calls.
 
     A call without a recorded result (a turn that was stopped or interrupted) gets a synthetic error result, so that
-    every provider accepts the next request. With `readable`, a result that is not the whole output says where that is.
+    every provider accepts the next request. A worker sees its subtasks instead of the person's request. With
+    `readable`, a result that is not the whole output says where that is.
     """
     relevant = list(events)
     number = next((event.number for event in relevant if isinstance(event, TurnBegun)), 0)
@@ -57,11 +61,17 @@ def turn_messages(events: Iterable[Event], agent: str, *, readable: bool = False
     }
     reminders = (event.text for event in relevant if isinstance(event, MemoryRecalled) and event.agent == agent)
     before = next(reminders, "")
+    briefs = [event for event in relevant if isinstance(event, AgentBriefed) and event.agent == agent]
+    after = briefs[-1].text.text if briefs else ""
     messages: list[Message] = []
     for event in relevant:
         match event:
-            case TurnBegun():
-                messages.append(UserMessage(event.request.text, before=before, files=event.request.attachments))
+            case TurnBegun() if not is_worker(agent):
+                files = event.request.attachments
+                messages.append(UserMessage(event.request.text, before=before, files=files, after=after))
+            case AgentBriefed() if event.agent == agent and is_worker(agent):
+                messages.append(UserMessage(event.text, before=before))
+                before = ""
             case ModelCalled() if event.agent == agent:
                 messages.append(event.message)
                 for index, call in enumerate(event.message.calls):

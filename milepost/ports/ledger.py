@@ -462,13 +462,10 @@ class OutboxKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutboxItem:
-    (
-        """A command for a peer, written with the fact that caused it.
+    """A command for a peer, written with the fact that caused it.
 
     `subject` is the id of the turn, of the approval that was answered, or of the environment (SESSION/GENERATION).
     """
-        ""
-    )
 
     item_id: str
     kind: OutboxKind
@@ -627,6 +624,23 @@ class Attachments(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """How many subtasks an agent has finished for Coordinators, and how many of them well."""
+
+    finished: int = 0
+    succeeded: int = 0
+
+
+class WorkerRecords(Protocol):
+    """What the auction remembers of declared workers, by the agent's id."""
+
+    def get(self, agent: str) -> WorkerRecord: ...
+
+    def count(self, agent: str, succeeded: bool, at: int) -> None:
+        """One more finished subtask."""
+
+
+@dataclass(frozen=True, slots=True)
 class Orphan:
     """The row `key` of `table` has in `column` the id `missing`, which no row of `parent` has."""
 
@@ -680,6 +694,8 @@ class LedgerTx(Protocol):
     def workers(self) -> Workers: ...
     @property
     def long_term(self) -> LongTermRows: ...
+    @property
+    def worker_records(self) -> WorkerRecords: ...
     @property
     def memory(self) -> MemoryRows: ...
     @property

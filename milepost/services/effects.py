@@ -35,6 +35,8 @@ class Entered:
     stop_requested: bool = False
     approval: Approval | None = None
     at: int = 0
+    blocked: bool = False
+    """Another agent's call is at work beside which this one may not be: nothing was dispatched, ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,13 @@ class EffectJournal:
         events: EventsOfAttempt,
         gate: Gate | None = None,
         charge: Charge | None = None,
+        blocked: Callable[[LedgerTx], bool] | None = None,
     ) -> Entered:
         """Come to an effect: dispatch it with a new fence, attach to it, or find its recorded outcome.
 
         `events(attempt)` are appended with the dispatch. With a gate, policy rules and approvals decide before a first
-        dispatch whether there is one. With a charge, what the attempt may use is reserved in the same transaction; a
+        dispatch whether there is one. `blocked` is asked before a first dispatch, too, under the Session's lock. With a
+        charge, what the attempt may use is reserved in the same transaction; a
         budget that does not allow it settles the effect.
 
         Raises:
@@ -102,6 +106,8 @@ class EffectJournal:
         now = self._clock.now()
 
         def body(tx: LedgerTx) -> Entered:
+            if blocked is not None:
+                tx.turns.lock_session(spec.session_id)
             turn = require_claim(tx, spec.turn_id, claim)
             # Locked: an earlier attempt that was taken for lost may end between the look and what is made of it.
             existing = tx.effects.lock(spec.effect_id)
@@ -125,6 +131,8 @@ class EffectJournal:
                 held = pass_gate(tx, spec, gate, existing, now)
                 if held is not None:
                     return _held(held, now)
+                if blocked is not None and blocked(tx):
+                    return Entered(Entry.DISPATCH, existing, blocked=True)
                 entry = Entry.DISPATCH
             effect = tx.effects.dispatch(spec, now, self._worker)
             new = list(events(effect.attempt))

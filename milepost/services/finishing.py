@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milepost.domain.approvals import ApprovalState
@@ -271,20 +272,22 @@ _CUT = (FinishReason.STOPPED, FinishReason.LENGTH, FinishReason.INCOMPLETE)
 
 
 def _outputs(turn: Turn, events: list[Event], *, finished: bool) -> list[NewEvent]:
-    outputs: list[NewEvent] = []
-    have = {event.agent for event in events if isinstance(event, AgentOutput)}
-    for started in (event for event in events if isinstance(event, AgentStarted)):
-        calls = [event for event in events if isinstance(event, ModelCalled) and event.agent == started.agent]
-        if started.agent in have or not calls:
-            continue
-        # The answer is the last text; a turn cut short in a tool round may have said it earlier.
-        text = next((event.message.text for event in reversed(calls) if event.message.text), "")
-        partial = not finished or calls[-1].finish in _CUT
-        charged = [event for event in events if isinstance(event, CHARGED) and event.agent == started.agent]
-        usage = sum((event.usage for event in charged), Usage())
-        output = AgentOutput(turn.turn_id, started.agent, Content(text), len(calls), usage, partial)
-        outputs.append(NewEvent(f"{turn.turn_id}/{started.agent}/output", output, turn.turn_id))
-    return outputs
+    agents = [event.agent for event in events if isinstance(event, AgentStarted)]
+    return [output for agent in agents for output in agent_output(turn, events, agent, finished=finished)]
+
+
+def agent_output(turn: Turn, events: Sequence[Event], agent: str, *, finished: bool) -> list[NewEvent]:
+    """The `agent.output` event of an agent, unless it has one or has not called its model."""
+    calls = [event for event in events if isinstance(event, ModelCalled) and event.agent == agent]
+    if not calls or any(isinstance(event, AgentOutput) and event.agent == agent for event in events):
+        return []
+    # The answer is the last text; a turn cut short in a tool round may have said it earlier.
+    text = next((event.message.text for event in reversed(calls) if event.message.text), "")
+    partial = not finished or calls[-1].finish in _CUT
+    charged = [event for event in events if isinstance(event, CHARGED) and event.agent == agent]
+    usage = sum((event.usage for event in charged), Usage())
+    output = AgentOutput(turn.turn_id, agent, Content(text), len(calls), usage, partial)
+    return [NewEvent(f"{turn.turn_id}/{agent}/output", output, turn.turn_id)]
 
 
 def _terminal(turn_id: str, ending: Ending, usage: Usage) -> Event:

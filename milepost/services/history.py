@@ -26,6 +26,7 @@ from milepost.domain.events import (
 from milepost.domain.memory_events import MemoryRecalled, MemoryWritten
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import SessionStatus
+from milepost.domain.team_events import AgentEnded, GoalDecomposed, SubtaskEnded, SubtasksAwarded
 from milepost.domain.turns import Turn
 from milepost.engine.budgets import session_scope
 from milepost.ledger.codec import decode_event
@@ -56,6 +57,10 @@ _TYPES = tuple(
         ToolFinished,
         EffectReconciled,
         AgentOutput,
+        AgentEnded,
+        GoalDecomposed,
+        SubtasksAwarded,
+        SubtaskEnded,
     )
 )
 

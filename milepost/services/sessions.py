@@ -14,25 +14,27 @@ from milepost.domain.events import SessionClosed as SessionClosedEvent
 from milepost.domain.events import SessionOpened, SessionReopened, StreamKind
 from milepost.domain.forks import ForkState
 from milepost.domain.sessions import Session, SessionMode, SessionStatus, Workspace
+from milepost.domain.teams import AgentRole
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock, IdSource
 
 MAX_TITLE_CHARACTERS = 200
 MAX_PAGE = 200
+MAX_AGENTS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
     """What a person chooses when opening a Session. No agents means the instance's default agent.
 
-    `budget` limits what the Session may use, beside what its agents' configuration allows. `ports` of the sandbox are
-    published on the host's loopback.
+    `budget` limits what the Session may use, beside what its agents' configuration allows. Without a `mode` the agents
+    tell it. `ports` of the sandbox are published on the host's loopback.
     """
 
     workspace: str
     title: str | None = None
     agents: tuple[str, ...] = ()
-    mode: SessionMode = SessionMode.SINGLE
+    mode: SessionMode | None = None
     image: str | None = None
     budget: Limits | None = None
     ports: tuple[int, ...] = ()
@@ -71,12 +73,7 @@ class SessionService:
         path = workspace_folder(request.workspace, self._data_root)
         agents = request.agents or (self._default_agent,)
         self._check_agents(agents)
-        if request.mode is not SessionMode.SINGLE:
-            raise InvalidInput(
-                f"Session mode '{request.mode}' is not served by this release.", field="mode", fix="Use 'single'."
-            )
-        if len(agents) != 1:
-            raise InvalidInput("A 'single' Session has exactly one agent.", field="agents", fix="Name one agent.")
+        mode = self._mode(request.mode, agents)
         if request.image is not None and self._check_image is not None:
             self._check_image(request.image)
         ports = checked_ports(request.ports)
@@ -90,7 +87,7 @@ class SessionService:
                 session_id=session_id,
                 workspace=tx.sessions.workspace(path, new_workspace),
                 title=title,
-                mode=request.mode,
+                mode=mode,
                 status=SessionStatus.ACTIVE,
                 agents=agents,
                 image=request.image,
@@ -100,7 +97,7 @@ class SessionService:
             tx.sessions.add(session)
             if request.budget is not None:
                 tx.budgets.set_limits(session_id, request.budget)
-            opened = SessionOpened(path, title, request.mode, agents, request.budget)
+            opened = SessionOpened(path, title, mode, agents, request.budget)
             tx.events.append(session_id, StreamKind.SESSION, [NewEvent("session.opened", opened)], now)
             if ports:
                 plan = EnvironmentPlan(image=request.image, ports=ports, chosen_ports=ports)
@@ -109,6 +106,31 @@ class SessionService:
             return session
 
         return await self._ledger.write(body)
+
+    def _mode(self, wanted: SessionMode | None, agents: Sequence[str]) -> SessionMode:
+        """How the Session uses its agents. Raises InvalidInput if they do not fit together, or not the mode."""
+        if len(set(agents)) != len(agents) or len(agents) > MAX_AGENTS:
+            raise InvalidInput(f"A Session has up to {MAX_AGENTS} different agents.", field="agents")
+        coordinates = self._agents[agents[0]].role is AgentRole.COORDINATOR
+        fitting = SessionMode.COORDINATOR if coordinates else SessionMode.SINGLE
+        if len(agents) > 1:
+            fitting = SessionMode.MULTI
+            missing = [
+                (agent, needed) for agent in agents for needed in self._agents[agent].depends_on if needed not in agents
+            ]
+            for agent, needed in missing:
+                raise InvalidInput(
+                    f"Agent '{agent}' depends on '{needed}', which the Session does not have.",
+                    field="agents",
+                    fix=f"Add '{needed}'.",
+                )
+        if wanted not in (None, fitting):
+            raise InvalidInput(
+                f"A Session with {'these agents' if len(agents) > 1 else 'this agent'} is '{fitting}', not '{wanted}'.",
+                field="mode",
+                fix="Leave the mode out, or name other agents.",
+            )
+        return fitting
 
     def _check_agents(self, agents: Sequence[str]) -> None:
         for agent in agents:

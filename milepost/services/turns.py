@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from milepost.domain.events import StopRequested, StreamKind, TurnBegun, TurnSto
 from milepost.domain.sessions import Session
 from milepost.domain.turns import Overrides, Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
 from milepost.domain.usage import Usage
+from milepost.engine.casting import cast
 from milepost.engine.overrides import overridden
 from milepost.ledger.codec import canonical_bytes, to_json
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
@@ -166,7 +167,7 @@ class TurnService:
         def body(tx: LedgerTx) -> TurnView:
             session = tx.sessions.get(old.session_id)
             require_active(session)
-            self._check_route(old.request.options, session.agents[0])
+            self._check_routes(old.request.options, session.agents)
             self._check_lives(tx, old.request.options, session)
             running = tx.turns.running(old.session_id)
             if running is not None:
@@ -187,7 +188,7 @@ class TurnService:
                 return self._view(tx, existing, now)
             session = tx.sessions.get(session_id)
             require_active(session)
-            self._check_route(accepted.options, session.agents[0])
+            self._check_routes(accepted.options, session.agents)
             self._check_lives(tx, accepted.options, session)
             running = tx.turns.running(session_id)
             if running is not None:
@@ -238,24 +239,30 @@ class TurnService:
         if existing is not None:
             # Sent again: it was checked when it was accepted, by the configuration of that time.
             return
-        provider, model = self._route(request.agent, request.provider, request.model, session.agents[0])
-        await asyncio.to_thread(self._validate_route, provider, model, request.script)
+        options = TurnOptions(request.agent, request.provider, request.model)
+        for provider, model in self._routes(options, session.agents):
+            await asyncio.to_thread(self._validate_route, provider, model, request.script)
 
     def _check_lives(self, tx: LedgerTx, options: TurnOptions, session: Session) -> None:
-        for agent in session.agents if options.agent is None else (options.agent,):
-            require_started(tx, agent)
+        for role in cast(self._agents, session.agents if options.agent is None else (options.agent,)):
+            require_started(tx, role.config.agent_id)
 
-    def _check_route(self, options: TurnOptions, session_agent: str) -> None:
-        self._validate_route(*self._route(options.agent, options.provider, options.model, session_agent))
-        overridden(self._agents[options.agent or session_agent], options.overrides)
+    def _check_routes(self, options: TurnOptions, agents: Sequence[str]) -> None:
+        for provider, model in self._routes(options, agents):
+            self._validate_route(provider, model)
+        for agent in (options.agent,) if options.agent else agents:
+            overridden(self._agents[agent], options.overrides)
 
-    def _route(self, agent: str | None, provider: str | None, model: str | None, session_agent: str) -> tuple[str, str]:
-        agent_id = agent or session_agent
-        config = self._agents.get(agent_id)
-        if config is None:
-            known = ", ".join(sorted(self._agents))
-            raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=f"Known agents: {known}.")
-        return provider or config.provider, model or config.model
+    def _routes(self, options: TurnOptions, agents: Sequence[str]) -> list[tuple[str, str]]:
+        """What every part of the turn will ask. Raises AgentUnknown, ConfigInvalid."""
+        named = (options.agent,) if options.agent else agents
+        for agent_id in named:
+            if agent_id not in self._agents:
+                known = ", ".join(sorted(self._agents))
+                raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=f"Known agents: {known}.")
+        configs = [role.config for role in cast(self._agents, named)]
+        routes = [(options.provider or each.provider, options.model or each.model) for each in configs]
+        return list(dict.fromkeys(routes))
 
     async def get(self, turn_id: str) -> TurnView:
         """Raises TurnNotFound."""

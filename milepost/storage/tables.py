@@ -574,6 +574,16 @@ attachments = Table(
     CheckConstraint(one_of("state", AttachmentState), name="state"),
 )
 
+worker_records = Table(
+    "worker_records",
+    metadata,
+    Column("agent", Utf8, nullable=False),
+    Column("finished", BigInteger, nullable=False),
+    Column("succeeded", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("agent"),
+)
+
 leases = Table(
     "leases",
     metadata,

@@ -28,6 +28,7 @@ from milepost.storage.search import SqlSearchIndex
 from milepost.storage.semantic import SqlSemanticRecords
 from milepost.storage.sessions import SqlSessions
 from milepost.storage.turns import SqlTurns
+from milepost.storage.worker_records import SqlWorkerRecords
 from milepost.storage.workers import SqlWorkers
 from milepost.storage.workspaces import SqlWorkspaces
 
@@ -58,6 +59,7 @@ class Transaction:
         self.workers = SqlWorkers(conn)
         self.lives = SqlAgentLives(conn)
         self.consolidations = SqlConsolidations(conn)
+        self.worker_records = SqlWorkerRecords(conn)
         self.memory = SqlMemory(conn)
         self.memory_tasks = SqlMemoryTasks(conn, self.notify)
 
