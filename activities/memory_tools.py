@@ -105,7 +105,7 @@ class MemoryTools:
 
 
 def _scope(call: ToolCall) -> Scope:
-    return Scope.agent(call.context.session.session_id, call.params.agent)
+    return Scope.of_part(call.context.session.session_id, call.params.agent)
 
 
 def _settings(call: ToolCall) -> MemorySettings:

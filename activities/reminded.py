@@ -7,7 +7,10 @@ from dataclasses import replace
 from activities.conversation import Conversations, TurnContext
 from activities.guard import Stopped, guarded
 from milepost.contracts.activities import CallModelParams
+from milepost.domain.content import Content
 from milepost.domain.memory_events import MemoryRecalled
+from milepost.domain.team_events import AgentBriefed
+from milepost.domain.teams import is_worker
 from milepost.services.contents import Contents
 from milepost.services.reminding import Moment, Reminders
 from milepost.services.stops import StopSignal
@@ -32,7 +35,7 @@ class Reminded:
         if params.round == 1 and not _has_reminder(context):
             moment = Moment(context.turn, context.started, params.claim, omitted=_not_shown(context))
             if moment.omitted:
-                moment = replace(moment, request=await self._contents.load(context.turn.request.text))
+                moment = replace(moment, request=await self._contents.load(_asked(context)))
             try:
                 reminder = await guarded(self._reminders.remind(moment), stop)
             except Stopped:
@@ -45,6 +48,13 @@ class Reminded:
 
     async def _whole(self, params: CallModelParams) -> TurnContext:
         return await self._conversations.whole(params.turn_id, params.agent, params.round)
+
+
+def _asked(context: TurnContext) -> Content:
+    """What the agent is to do: its subtask if it works for a Coordinator, else the person's request."""
+    agent = context.started.agent
+    briefs = [event.text for event in context.events if isinstance(event, AgentBriefed) and event.agent == agent]
+    return briefs[-1] if briefs and is_worker(agent) else context.turn.request.text
 
 
 def _not_shown(context: TurnContext) -> int:

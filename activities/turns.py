@@ -117,8 +117,8 @@ class TurnActivities:
         self, turn: Turn, role: Role, tools_unavailable: str | None, limits: Limits, attached: bool
     ) -> AgentStarted:
         options = turn.request.options
-        own = not (is_worker(role.part) or is_planning(role.part))
-        agent = overridden(role.config, options.overrides) if own else role.config
+        named = not (is_worker(role.part) or is_planning(role.part))
+        agent = overridden(role.config, options.overrides) if named else role.config
         memory = agent.memory if self._has_memory and agent.role is AgentRole.AUTONOMOUS else None
         # Files are the request's; a worker is given a subtask.
         attached = attached and not is_worker(role.part)
@@ -131,7 +131,7 @@ class TurnActivities:
         offered = [tool for tool in built_in if tools_unavailable is None or tool in UNSANDBOXED_TOOLS]
         # Tools of the user's own need no sandbox.
         own = [tool for tool in agent.tools if tool not in BUILTIN_TOOL_POLICIES]
-        custom = self._custom_tools.offered(own, agent_id)
+        custom = self._custom_tools.offered(own, agent.agent_id)
         self._hooks.require([hook.name for hook in agent.hooks if hook.on_failure is OnFailure.DENY])
         approvals = {tool: tool_approval(tool, agent.approvals) for tool in offered}
         approvals |= {tool.name: tool_approval(tool.name, agent.approvals, tool.policy.approval) for _, tool in custom}

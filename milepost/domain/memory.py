@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from milepost.domain.errors import InvalidInput
+from milepost.domain.teams import agent_id_of, coordinator_of, is_worker
 
 SLUG_CHARACTERS = 64
 _WORKER = "worker"
@@ -39,6 +40,13 @@ class Scope:
     def worker(cls, session_id: str, coordinator: str, worker: str) -> Scope:
         """The memory of a worker that a coordinator declares."""
         return cls(OwnerKind.WORKER, (session_id, coordinator, worker))
+
+    @classmethod
+    def of_part(cls, session_id: str, part: str) -> Scope:
+        """The memory behind a part of a turn (`domain.teams`)."""
+        if is_worker(part):
+            return cls.worker(session_id, coordinator_of(part), agent_id_of(part))
+        return cls.agent(session_id, part)
 
     @classmethod
     def shared(cls, label: str) -> Scope:

@@ -43,7 +43,7 @@ def _blob(value: Value) -> BlobRef:
 def _user(value: Value) -> UserMessage:
     images = [ImagePart(_blob(image["blob"]), image["name"], image["data"]) for image in value["images"]]
     files = tuple([_file(file) for file in value.get("files", ())])
-    return UserMessage(_content(value["text"]), tuple(images), value["before"], files)
+    return UserMessage(_content(value["text"]), tuple(images), value["before"], files, value.get("after", ""))
 
 
 def _file(value: Value) -> AttachmentRef:

@@ -110,7 +110,7 @@ class CheckpointKeeper:
 
 def folder(key: Key) -> str:
     """The folder of an agent's checkpoints in a Session."""
-    return Scope.agent(*key).component
+    return Scope.of_part(*key).component
 
 
 def _line(segment: Segment, old: dict[str, bytes]) -> bytes:

@@ -104,7 +104,7 @@ class MemoryRebuild:
             if item.type == AgentStarted.TYPE and _NO_MEMORY not in item.payload:
                 event = _decoded(item)
             if isinstance(event, AgentStarted) and event.memory is not None:
-                found.add(Scope.agent(session_id, event.agent))
+                found.add(Scope.of_part(session_id, event.agent))
             elif item.type == BlockWritten.TYPE:
                 written = _decoded(item)
                 scope = _scope(session_id, written.owner) if isinstance(written, BlockWritten) else None

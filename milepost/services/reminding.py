@@ -71,7 +71,7 @@ class Reminders:
         if settings is None:
             return None
         found = _Found()
-        scope = Scope.agent(moment.turn.session_id, moment.started.agent)
+        scope = Scope.of_part(moment.turn.session_id, moment.started.agent)
         await self._read_blocks(scope, settings, found)
         if settings.recall and moment.omitted:
             await self._recall(scope, settings, moment, found)

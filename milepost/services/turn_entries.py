@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 
 from milepost.domain.content import Content
 from milepost.domain.events import AgentOutput, AgentStarted, Event
-from milepost.domain.memory import MAX_DAILY_TEXT, DailyEntry, Scope
+from milepost.domain.memory import MAX_DAILY_TEXT, DailyEntry, OwnerKind, Scope
 from milepost.domain.memory_events import MemoryWritten, WrittenEntry
 from milepost.domain.semantic import MemoryEntry
+from milepost.domain.team_events import GoalDecomposed, SubtaskEnded
+from milepost.domain.teams import coordinator_of, is_worker
 from milepost.domain.turns import Turn
 from milepost.ledger.codec import decode_event
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.services.contents import Contents
+
+_TYPES = (AgentStarted.TYPE, AgentOutput.TYPE, GoalDecomposed.TYPE, SubtaskEnded.TYPE)
 
 MAX_REMEMBERED_CHARACTERS = 100_000
 """Of a request or an answer; a search shows less, and the ledger has all of it."""
@@ -31,9 +35,18 @@ class Remembered:
         return [_dated(entry) for entry in self.entries]
 
     def event(self, turn: Turn) -> NewEvent:
-        """The `memory.written` event; the texts themselves are in the turn's own events."""
+        """The `memory.written` event. Texts of an agent are in the turn's own events; a worker's are told here."""
+        own = self.scope.kind is OwnerKind.AGENT
         written = tuple(
-            WrittenEntry(entry.id, entry.kind, entry.speaker, entry.at, source=entry.kind) for entry in self.entries
+            WrittenEntry(
+                entry.id,
+                entry.kind,
+                entry.speaker,
+                entry.at,
+                source=entry.kind if own else "",
+                text="" if own else entry.text,
+            )
+            for entry in self.entries
         )
         event = MemoryWritten(turn.turn_id, self.agent, self.scope.owner, written)
         return NewEvent(f"{turn.turn_id}/{self.agent}/written", event, turn.turn_id)
@@ -54,12 +67,18 @@ class TurnEntries:
         for started in (event for event in events if isinstance(event, AgentStarted)):
             if started.memory is None:
                 continue
-            texts = [("request", "user", turn.created_at, turn.request.text)]
-            if started.agent in outputs:
-                texts.append(("answer", started.agent, turn.ended_at or turn.created_at, outputs[started.agent].text))
-            entries = [await self._entry(turn, *each) for each in texts]
-            scope = Scope.agent(turn.session_id, started.agent)
-            found.append(Remembered(scope, started.agent, tuple(entry for entry in entries if entry.text.strip())))
+            if is_worker(started.agent):
+                entries = _subtasks(turn, events, started.agent)
+            else:
+                texts = [("request", "user", turn.created_at, turn.request.text)]
+                if started.agent in outputs:
+                    at = turn.ended_at or turn.created_at
+                    texts.append(("answer", started.agent, at, outputs[started.agent].text))
+                entries = [await self._entry(turn, *each) for each in texts]
+            scope = Scope.of_part(turn.session_id, started.agent)
+            kept = tuple(entry for entry in entries if entry.text.strip())
+            if kept:
+                found.append(Remembered(scope, started.agent, kept))
         return turn, found
 
     async def _entry(self, turn: Turn, kind: str, speaker: str, at: int, content: Content) -> MemoryEntry:
@@ -75,9 +94,34 @@ class TurnEntries:
         )
 
 
+def _subtasks(turn: Turn, events: list[Event], worker: str) -> list[MemoryEntry]:
+    """What a worker was given and what came of it."""
+    boss = coordinator_of(worker)
+    planned = [event for event in events if isinstance(event, GoalDecomposed) and event.agent == boss]
+    subtasks = {subtask.number: subtask for event in planned for subtask in event.subtasks}
+    entries = []
+    for event in events:
+        if isinstance(event, SubtaskEnded) and event.performer == worker and event.subtask in subtasks:
+            asked = subtasks[event.subtask]
+            texts = (("request", boss, f"{asked.name}\n{asked.description}"), ("answer", worker, event.output.text))
+            entries += [
+                MemoryEntry(
+                    id=f"t{turn.number}.s{event.subtask}.{kind}",
+                    text=text[:MAX_REMEMBERED_CHARACTERS],
+                    kind=kind,
+                    at=turn.ended_at or turn.created_at,
+                    turn_id=turn.turn_id,
+                    turn_number=turn.number,
+                    speaker=speaker,
+                )
+                for kind, speaker, text in texts
+            ]
+    return entries
+
+
 def _read(tx: LedgerTx, turn_id: str) -> tuple[Turn, list[Event]]:
     turn = tx.turns.get(turn_id)
-    stored = tx.events.read_turn(turn.session_id, turn_id, types=(AgentStarted.TYPE, AgentOutput.TYPE))
+    stored = tx.events.read_turn(turn.session_id, turn_id, types=_TYPES)
     return turn, [decode_event(item.type, item.version, item.payload) for item in stored]
 
 

@@ -99,7 +99,9 @@ def turn_with(state: str, tools: list[dict[str, Any]], **changed: Any) -> dict[s
     turn = {"turn_id": "trn_1", "session_id": "ses_1", "number": 1, "state": state, "status": "working"}
     turn |= {"created_at": "now", "request": "Go", "output": "", "error": None, "temporal_url": "http://temporal/x"}
     turn |= {"superseded": False, "copied_from": None}
-    return turn | {"agents": [], "tools": tools, "usage": usage | {"complete": True, "cost": cost}} | changed
+    return (
+        turn | {"agents": [], "plans": [], "tools": tools, "usage": usage | {"complete": True, "cost": cost}} | changed
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ FILES = (
     ),
 )
 MESSAGES: tuple[Message, ...] = (
-    UserMessage(Content("hé\ud800\0\n\t"), (ImagePart(BlobRef("ab", 3, "image/png"), "a picture"),), "be\nfore", FILES),
+    UserMessage(
+        Content("hé\ud800\0\n\t"), (ImagePart(BlobRef("ab", 3, "image/png"), "a picture"),), "be\nfore", FILES, "after"
+    ),
     AssistantMessage(
         (
             ReasoningPart("why"),
@@ -156,7 +158,7 @@ def test_every_field_of_a_message_is_read() -> None:
     parts = (ImagePart, ProviderState, TextPart, ReasoningPart, ToolCallPart)
     kinds = (UserMessage, AssistantMessage, ToolMessage, *parts)
     assert {kind.__name__: len(fields(kind)) for kind in (*kinds, Content, BlobRef, AttachmentRef)} == {
-        "UserMessage": 5,
+        "UserMessage": 6,
         "AssistantMessage": 3,
         "ToolMessage": 5,
         "ImagePart": 3,
