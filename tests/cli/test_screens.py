@@ -100,7 +100,15 @@ def turn_with(state: str, tools: list[dict[str, Any]], **changed: Any) -> dict[s
     turn |= {"created_at": "now", "request": "Go", "output": "", "error": None, "temporal_url": "http://temporal/x"}
     turn |= {"superseded": False, "copied_from": None}
     return (
-        turn | {"agents": [], "plans": [], "tools": tools, "usage": usage | {"complete": True, "cost": cost}} | changed
+        turn
+        | {
+            "agents": [],
+            "plans": [],
+            "attachments": [],
+            "tools": tools,
+            "usage": usage | {"complete": True, "cost": cost},
+        }
+        | changed
     )
 
 
