@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from activities.attached import Attached
+from activities.own_events import OwnEvents
 from milepost.domain.checkpoints import Segment
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
@@ -132,6 +133,7 @@ class Conversations:
         self._ledger = ledger
         self._contents = contents
         self._decoded = DecodedEvents()
+        self._own = OwnEvents((AgentStarted.TYPE, *TRANSCRIPT_EVENTS), self._decoded.event)
         self._turns = EarlierTurns(self._decoded.event)
         self._checkpoints = None if checkpoints is None else checkpoints(self._turns)
         self._attached = Attached(contents)
@@ -221,17 +223,16 @@ class Conversations:
         """With a round: what came before it, and the turns before; else the turn as it is."""
         turn = tx.turns.get(turn_id)
         session = tx.sessions.get(turn.session_id)
-        stored = tx.events.read_turn(turn.session_id, turn_id, types=(AgentStarted.TYPE, *TRANSCRIPT_EVENTS))
-        pairs = [(item, self._decoded.event(item)) for item in stored]
+        pairs = self._own.read(tx, turn.session_id, turn_id)
         if round_ is not None:
-            pairs = [(item, event) for item, event in pairs if not _is_from(event, agent, round_)]
+            pairs = tuple((size, event) for size, event in pairs if not _is_from(event, agent, round_))
         events = tuple(event for _, event in pairs)
         started = _started(events, turn_id, agent)
         view = view_of(started)
         messages = view.messages(events)
         if round_ is None:
             return TurnContext(session, turn, started, events, tuple(messages), 0)
-        size = sum(len(item.payload) for item, _ in pairs)
+        size = sum(each for each, _ in pairs)
         own, readable = newest(events, agent), reads_outputs(started)
         if turn.request.options.stateless:
             left = parts_of(messages, turn.number, 0)

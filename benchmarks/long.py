@@ -4,7 +4,7 @@ Usage: python -m benchmarks.long [--turns N] [--output BYTES | --mixed] [--folde
 
 Turns are driven through the real services and activities, one command and one answer each, without Temporal and on
 SQLite (`tests/support/driven.py`). `--folder` should be in memory (/dev/shm): fsync is not what is measured here.
-Begins are measured in windows of 100 turns, and as instructions of SQLite's virtual machine, which no neighbor on the
+Begins are measured in windows of 100 turns, in turn with those of a short Session of the same ledger, and as instructions of SQLite's virtual machine, which no neighbor on the
 machine can disturb. `kept` is the ledger's tables with the blobs as they lie on disk; indexes, also the search index,
 are told apart. What it is compared with: every distinct payload of an event (canonical JSON), of the parts that repeat
 one, and every blob, each compressed alone by zlib at the ledger's level, without the ledger's dictionary. `said and
@@ -75,6 +75,24 @@ class _Measure:
             "context instructions": read.instructions,
         }
 
+    async def paired(self, short: str) -> dict[str, float]:
+        """Begins of a short Session and of the long one in turn, so that the machine's mood hits both alike."""
+        driver, times = self.driver, {short: [], self.session: []}
+        with short_memory(0):
+            for _ in range(WINDOW):
+                for session, found in times.items():
+                    start = time.perf_counter()
+                    turn = await driver.begin(session)
+                    found.append(1000 * (time.perf_counter() - start))
+                    await driver.prepare(session, turn)
+                    await driver.answer(session, turn)
+        little, much = (statistics.median(times[session]) for session in (short, self.session))
+        return {
+            "begin p50 ms, short": round(little, 3),
+            "begin p50 ms, long": round(much, 3),
+            "long / short": round(much / little, 3),
+        }
+
 
 async def measure(turns: int, size: Callable[[], int], folder: Path) -> dict[str, dict[str, float]]:
     url = f"sqlite:///{folder}/ledger.db"
@@ -95,7 +113,14 @@ async def measure(turns: int, size: Callable[[], int], folder: Path) -> dict[str
                 await driver.turn(session)
                 done += 1
         results[f"after {done} turns"] = await measure.window()
-        payloads = await unique_payloads(ledger, session, folder)
+        short = await driver.open()
+        with short_memory(0):
+            for _ in range(WINDOW):
+                await driver.turn(short)
+        results[f"{WINDOW} begins each, in turn, of this Session and of one of {WINDOW} turns"] = await measure.paired(
+            short
+        )
+        payloads = await unique_payloads(ledger, [session, short], folder)
     finally:
         await ledger.close()
     found = await asyncio.to_thread(stored, folder)

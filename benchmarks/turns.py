@@ -156,7 +156,8 @@ class Bench:
 async def run(turns: int, tools: int) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        bench = await _open(stack, folder, tools)
+        agent = AgentConfig("default", "instant", "instant")
+        bench = await open_bench(stack, folder, InstantModel(tools), InstantSandbox(), agent)
         session = await bench.session()
         for _ in range(5):
             await bench.turn(session)
@@ -185,7 +186,10 @@ async def run(turns: int, tools: int) -> dict[str, float]:
     }
 
 
-async def _open(stack: AsyncExitStack, folder: Path, tools: int) -> Bench:
+async def open_bench(
+    stack: AsyncExitStack, folder: Path, model: InstantModel, sandbox: InstantSandbox, agent: AgentConfig
+) -> Bench:
+    """A dev server, a ledger on SQLite and one worker process, all in this process but the server."""
     server = DevServer(None, folder / "temporal.log")
     address = await server.start()
     stack.push_async_callback(server.stop)
@@ -196,9 +200,8 @@ async def _open(stack: AsyncExitStack, folder: Path, tools: int) -> Bench:
     stack.push_async_callback(ledger.close)
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(FileBlobStore(folder / "blobs"))
-    agents = {"default": AgentConfig("default", "instant", "instant")}
-    model = InstantModel(tools)
-    workbench = Workbench(InstantSandbox(), lambda s: SandboxSpec(s.session_id, ledger.instance_id, s.workspace.path))
+    agents = {agent.agent_id: agent}
+    workbench = Workbench(sandbox, lambda s: SandboxSpec(s.session_id, ledger.instance_id, s.workspace.path))
     parts = ExecutionParts(
         ledger, notifier, clock, contents, agents, model, workbench, definitions, ids.new("wrk"), "bench"
     )

@@ -55,6 +55,7 @@ from milepost.services.outputs import OutputReader
 from milepost.services.reconcile import Reconciler
 from milepost.services.stops import StopWatch
 from milepost.services.teams import Teams
+from milepost.services.token_counts import RememberedCounts
 from milepost.services.workbench import Workbench
 from milepost.services.workspaces import WorkspaceGuard
 from milepost.temporal.schedules import keep_consolidation
@@ -142,7 +143,8 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
         parts.prices,
         has_memory=parts.memory is not None,
     )
-    compactor = Compactor(parts.ledger, parts.contents, journal, parts.gateway, parts.counters)
+    counters = RememberedCounts(parts.counters)
+    compactor = Compactor(parts.ledger, parts.contents, journal, parts.gateway, counters)
     memory = memory_parts(parts.ledger, parts.clock, parts.contents, conversations, parts.memory, parts.worker)
     models = ModelActivities(
         parts.ledger,
@@ -154,7 +156,7 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
         parts.gateway,
         stops,
         plan_call,
-        parts.counters,
+        counters,
         compactor,
     )
     sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard)

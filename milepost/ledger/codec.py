@@ -62,7 +62,10 @@ def canonical_bytes(value: Any) -> bytes:
         ValueError: for NaN and infinities, which JSON does not have.
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text).encode("utf-8")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text).encode("utf-8")
 
 
 def parse(data: bytes) -> Any:

@@ -69,8 +69,10 @@ class EventLog(Protocol):
     ) -> list[StoredEvent]:
         """Events with after < seq < before, ascending, at most `limit` (bound: 10,000)."""
 
-    def read_turn(self, stream_id: str, turn_id: str, *, types: Sequence[str] = ()) -> list[StoredEvent]:
-        """All events of a turn, ascending; only the named types if any are given."""
+    def read_turn(
+        self, stream_id: str, turn_id: str, *, types: Sequence[str] = (), after: int = 0
+    ) -> list[StoredEvent]:
+        """All events of a turn with seq > `after`, ascending; only the named types if any are given."""
 
     def find(self, stream_id: str, key: str) -> StoredEvent | None:
         """The event with this key."""

@@ -111,7 +111,9 @@ _READ = (
     .order_by(events.c.seq)
     .limit(bindparam("page", type_=BigInteger))
 )
-_READ_TURN = _SELECT.where(events.c.turn == _number("turn"), _OF_STREAM).order_by(events.c.seq)
+_READ_TURN = _SELECT.where(events.c.turn == _number("turn"), _OF_STREAM, events.c.seq > bindparam("after")).order_by(
+    events.c.seq
+)
 _FIND = _SELECT.where(_OF_STREAM, events.c.key_digest == bindparam("key"))
 _NUMBERS = select(identifiers.c.number).where(identifiers.c.name.in_(bindparam("turns", expanding=True)))
 _READ_TURNS = (
@@ -238,8 +240,10 @@ class SqlEventLog:
         )
         return self._stored(stream_id, rows)
 
-    def read_turn(self, stream_id: str, turn_id: str, *, types: Sequence[str] = ()) -> list[StoredEvent]:
-        params: dict[str, Any] = {"stream": stream_id, "turn": turn_id}
+    def read_turn(
+        self, stream_id: str, turn_id: str, *, types: Sequence[str] = (), after: int = 0
+    ) -> list[StoredEvent]:
+        params: dict[str, Any] = {"stream": stream_id, "turn": turn_id, "after": after}
         if types:
             rows = self._conn.execute(_READ_TURN_TYPES, {**params, "types": list(types)})
         else:

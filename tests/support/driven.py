@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -421,25 +421,27 @@ class Stored:
         return sum(self.tables.values()) + self.blobs
 
 
-async def unique_payloads(ledger: Ledger, session_id: str, folder: Path) -> Unique:
-    """All that a driven Session's ledger and blobs hold.
+async def unique_payloads(ledger: Ledger, session_ids: Sequence[str], folder: Path) -> Unique:
+    """All that the ledger and the blobs hold of driven Sessions.
 
     Payloads of events are taken as they were appended; an agent's start, which repeats in every turn, counts once, and
     so does a blob. Of an output that was shortened for the model the shortened text is not counted beside the whole.
     """
-    found, after, starts = Unique(), 0, set()
-    while page := await ledger.read(lambda tx: tx.events.read(session_id, after=after, limit=500)):  # noqa: B023
-        after = page[-1].seq
-        for item in page:
-            if item.type == AgentStarted.TYPE:
-                start = item.payload.replace(canonical_bytes(item.turn_id), b"")
-                if start in starts:
-                    continue
-                starts.add(start)
-            event = decode_event(item.type, item.version, item.payload)
-            if isinstance(event, ToolFinished) and event.full_output is not None:
-                event = replace(event, output=Content(""))
-            found.add(encode(event))
+    found, starts = Unique(), set()
+    for session_id in session_ids:
+        after = 0
+        while page := await ledger.read(lambda tx: tx.events.read(session_id, after=after, limit=500)):  # noqa: B023
+            after = page[-1].seq
+            for item in page:
+                if item.type == AgentStarted.TYPE:
+                    start = item.payload.replace(canonical_bytes(item.turn_id), b"")
+                    if start in starts:
+                        continue
+                    starts.add(start)
+                event = decode_event(item.type, item.version, item.payload)
+                if isinstance(event, ToolFinished) and event.full_output is not None:
+                    event = replace(event, output=Content(""))
+                found.add(encode(event))
     for blob in blob_files(folder / "blobs"):
         with blob.opened() as plain:
             found.add(plain.read(plain.size))

@@ -68,7 +68,7 @@ async def test_the_ledger_keeps_little_more_than_the_payloads_compressed(
         for turns in (2, 30 // len(sizes)):
             for _ in range(turns):
                 await driver.turn(session)
-            unique = await unique_payloads(driver.ledger, session, tmp_path)
+            unique = await unique_payloads(driver.ledger, [session], tmp_path)
             measured.append((unique.compressed, stored(tmp_path)))
     (before, first), (after, found) = measured
     # The last page of each table that grows is not full.
