@@ -4,11 +4,13 @@ Usage: python -m benchmarks.long [--turns N] [--output BYTES | --mixed] [--folde
 
 Turns are driven through the real services and activities, one command and one answer each, without Temporal and on
 SQLite (`tests/support/driven.py`). `--folder` should be in memory (/dev/shm): fsync is not what is measured here.
-Begins are measured in windows of 100 turns, in turn with those of a short Session of the same ledger, and as instructions of SQLite's virtual machine, which no neighbor on the
-machine can disturb. `kept` is the ledger's tables with the blobs as they lie on disk; indexes, also the search index,
-are told apart. What it is compared with: every distinct payload of an event (canonical JSON), of the parts that repeat
-one, and every blob, each compressed alone by zlib at the ledger's level, without the ledger's dictionary. `said and
-printed` is stricter: of the requests, answers, arguments and outputs only, nothing of what records them.
+Begins are measured in windows of 100 turns, in turn with those of a short Session of the same ledger, and as
+instructions of SQLite's virtual machine, which no neighbor on the machine can disturb.
+
+`kept` is the ledger's tables with the blobs as they lie on disk; indexes, also the search index, are told apart. What it
+is compared with: every distinct payload of an event (canonical JSON), of the parts that repeat one, and every blob, each
+compressed alone by zlib at the ledger's level, without the ledger's dictionary. `said and printed` is stricter: of the
+requests, answers, arguments and outputs only, nothing of what records them.
 
 With `--mixed` 90 % of the commands print 2 kB, 9 % 40 kB (shortened for the model) and 1 % 500 kB (kept as blobs).
 """
@@ -117,9 +119,7 @@ async def measure(turns: int, size: Callable[[], int], folder: Path) -> dict[str
         with short_memory(0):
             for _ in range(WINDOW):
                 await driver.turn(short)
-        results[f"{WINDOW} begins each, in turn, of this Session and of one of {WINDOW} turns"] = await measure.paired(
-            short
-        )
+        results[f"{WINDOW} begins in turn with those of a Session of {WINDOW} turns"] = await measure.paired(short)
         payloads = await unique_payloads(ledger, [session, short], folder)
     finally:
         await ledger.close()
