@@ -7,10 +7,10 @@ SQLite (`tests/support/driven.py`). `--folder` should be in memory (/dev/shm): f
 Begins are measured in windows of 100 turns, in turn with those of a short Session of the same ledger, and as
 instructions of SQLite's virtual machine, which no neighbor on the machine can disturb.
 
-`kept` is the ledger's tables with the blobs as they lie on disk; indexes, also the search index, are told apart. What it
-is compared with: every distinct payload of an event (canonical JSON), of the parts that repeat one, and every blob, each
-compressed alone by zlib at the ledger's level, without the ledger's dictionary. `said and printed` is stricter: of the
-requests, answers, arguments and outputs only, nothing of what records them.
+`kept` is the ledger's tables with the blobs as they lie on disk; indexes, also the search index, are told apart. What
+it is compared with: every distinct payload of an event (canonical JSON), of the parts that repeat one, and every blob,
+each compressed alone by zlib at the ledger's level, without the ledger's dictionary. `said and printed` is stricter: of
+the requests, answers, arguments and outputs only, nothing of what records them.
 
 With `--mixed` 90 % of the commands print 2 kB, 9 % 40 kB (shortened for the model) and 1 % 500 kB (kept as blobs).
 """
