@@ -47,7 +47,10 @@ async def _known(stack: Stack) -> dict[str, str]:
     await work.claim()
     approval = await ask(stack, session, turn["turn_id"])
     rule = (await stack.post("/api/v1/policy-rules", {"verdict": "deny", "tool": "bash"})).json()
+    route = f"/api/v1/sessions/{session}/attachments"
+    attachment = (await stack.client.post(route, params={"name": "a.txt"}, content=b"text")).json()
     return {
+        "attachment_id": attachment["attachment_id"],
         "session_id": session,
         "turn_id": turn["turn_id"],
         "effect_id": spec.effect_id,
@@ -78,7 +81,7 @@ def _fuzz(url: str, known: dict[str, str]) -> int:
             calls += 1
             # Every other call is about something that exists.
             for name in list(case.path_parameters or {}):
-                if calls % 2:
+                if calls % 2 and name in known:
                     case.path_parameters[name] = known[name]
             case.call_and_validate(headers={"Authorization": f"Bearer {TOKEN}"}, checks=CHECKS, timeout=20)
 
