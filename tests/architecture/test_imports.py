@@ -51,7 +51,7 @@ def test_planted_violations_are_found(copy: Path) -> None:
     planted = {
         "milepost/domain/planted.py": "import sqlalchemy\nimport milepost.engine.turn\n",
         "milepost/ports/planted.py": "import httpx\n",
-        "milepost/services/planted.py": "import fastapi\nimport openai\n",
+        "milepost/services/planted.py": "import fastapi\nimport openai\nimport pypdf\n",
         "milepost/storage/planted.py": "import milepost.temporal.client\n",
         "milepost/unlisted.py": "",
         "workflows/planted.py": "import milepost.ports.blobs\n",
