@@ -50,6 +50,12 @@ AGENTS = {
         agent("alone", tools=("bash", *FILES), role=AgentRole.COORDINATOR),
         agent("middle", role=AgentRole.COORDINATOR, workers=("coder",)),
         agent("top", role=AgentRole.COORDINATOR, workers=("middle",)),
+        *(agent(f"leaf{number}", tools=("bash",)) for number in range(5)),
+        *(
+            agent(f"branch{number}", role=AgentRole.COORDINATOR, workers=tuple(f"leaf{leaf}" for leaf in range(5)))
+            for number in range(5)
+        ),
+        agent("tree", role=AgentRole.COORDINATOR, workers=tuple(f"branch{number}" for number in range(5))),
         *(agent(f"w{number}") for number in range(8)),
         agent("wide", role=AgentRole.COORDINATOR, workers=tuple(f"w{number}" for number in range(8))),
     )

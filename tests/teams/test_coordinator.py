@@ -233,3 +233,42 @@ async def test_a_lost_worker_repeats_no_finished_step(
     assert len([event for event in events if isinstance(event, GoalDecomposed)]) == 1
     calls = [(event.agent, event.round) for event in events if isinstance(event, ModelCalled)]
     assert sorted(calls) == sorted(set(calls)) and len(calls) == 6
+
+
+@pytest.mark.slow
+async def test_stop_reaches_every_worker_three_levels_down(
+    stack: Stack, open_team: OpenTeam, sandboxes: MemorySandboxes
+) -> None:
+    """Five coordinators with five workers each: all 25 are at work when the stop comes."""
+    session = await open_team("tree")
+    inner = [plan(*(subtask(f"t{n}", tools=("bash",)) for n in range(5)))]
+    parts: dict[str, list[object]] = {"tree:plan": [plan(*(subtask(f"b{n}", tools=()) for n in range(5)))]}
+    for branch in range(5):
+        parts[f"tree/branch{branch}:plan"] = list(inner)
+        for leaf in range(5):
+            parts[f"tree/branch{branch}/leaf{leaf}"] = [{"text": "word " * 2000, "delay": 0.2}]
+    async with stack.worker():
+        turn_id = (await stack.send(session, "go", script(parts))).turn.turn_id
+        async with asyncio.timeout(60):
+            while True:
+                open_ = await stack.parts.ledger.read(lambda tx: tx.effects.open_of_turn(turn_id))
+                if sum(effect.spec.agent.count("/") == 2 for effect in open_) == 25:
+                    break
+                await asyncio.sleep(0.1)
+        await stack.turns.stop(turn_id, actor="test")
+        turn = await stack.ended(turn_id, 20)
+        handle = stack.client.get_workflow_handle(turn.workflow_id)
+        async with asyncio.timeout(20):
+            await handle.result()
+        children = [
+            execution.id
+            async for execution in stack.client.list_workflows(
+                f"ExecutionStatus = 'Running' AND WorkflowId STARTS_WITH '{turn.workflow_id}'"
+            )
+        ]
+    assert turn.state is TurnState.STOPPED
+    assert children == []
+    events = await events_of(stack, session)
+    assert events[-1].TYPE == "turn.stopped"
+    calls = [event for event in events if isinstance(event, ModelCalled) and event.agent.count("/") == 2]
+    assert len(calls) == 25 and all(event.finish == "stopped" for event in calls)
