@@ -34,6 +34,12 @@ from milepost.storage.tables import long_term_records, long_term_vectors
 from tests.memory.longterm import DAY, START, Bench, Known, bench
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """The stores are tested on both databases with their own suite; here the second one is for the slow run."""
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+
+
 async def keys(bench: Bench, query: str, mode: str = "hybrid") -> list[str]:
     found = await bench.memory.search("n", SearchRequest(query, SearchMode(mode)))
     return [hit.record.key for hit in found.hits]

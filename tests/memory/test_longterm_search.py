@@ -17,6 +17,12 @@ from tests.memory.longterm import Bench, Known, Plain, bench, slow_search
 WORDS = ["red", "green", "blue", "car", "bus", "tram", "stop", "park", "road", "lamp", "wind", "rain", "snow", "fog"]
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """The stores are tested on both databases with their own suite; here the second one is for the slow run."""
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+
+
 def found(result: Found) -> list[tuple[str, int]]:
     return [(hit.record.key, hit.score) for hit in result.hits]
 

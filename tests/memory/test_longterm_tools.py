@@ -24,6 +24,12 @@ AGENTS = {
 }
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """The stores are tested on both databases with their own suite; here the second one is for the slow run."""
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+
+
 def tools(bench: Bench) -> LongTermTools:
     return LongTermTools(NoCustomTools(), bench.memory, AGENTS)
 
