@@ -33,7 +33,7 @@ Key = Annotated[str, Path(description="Key of a record; slashes are part of it."
 
 
 @router.get("", response_model=NamespacePage, responses=problems(422), summary="List namespaces")
-async def list_namespaces(query: Annotated[PageQuery, Query()], services: AppServices) -> Response:
+async def list_long_term_namespaces(query: Annotated[PageQuery, Query()], services: AppServices) -> Response:
     """In order of their names; pass `next_cursor` as `cursor` to go on."""
     found = await services.long_term.namespaces(after=query.cursor, limit=query.limit + 1)
     shown = found[: query.limit]
@@ -51,7 +51,7 @@ async def list_namespaces(query: Annotated[PageQuery, Query()], services: AppSer
     responses=problems(400, 404, 409, 413, 422),
     summary="Search records",
 )
-async def search_records(namespace: Namespace, body: RecordSearchBody, services: AppServices) -> Response:
+async def search_long_term_records(namespace: Namespace, body: RecordSearchBody, services: AppServices) -> Response:
     """The best records for a query; a namespace that does not exist has none. Changes nothing."""
     return reply(RecordHits.of(namespace, await services.long_term.search(namespace, body.command())))
 
@@ -62,13 +62,15 @@ async def search_records(namespace: Namespace, body: RecordSearchBody, services:
     responses=problems(400, 404, 413, 422),
     summary="Make vectors anew, step by step",
 )
-async def reindex_namespace(namespace: Namespace, body: ReindexBody, services: AppServices) -> Response:
+async def reindex_long_term(namespace: Namespace, body: ReindexBody, services: AppServices) -> Response:
     """Works for some seconds and says where to go on. Searches go on with the old vectors until it is finished."""
     return reply(ReindexStep.of(await reindex(services.long_term, namespace, body.embedder, after=body.after)))
 
 
 @router.get("/{namespace}/records", response_model=RecordPage, responses=problems(404, 422), summary="List records")
-async def list_records(namespace: Namespace, query: Annotated[PageQuery, Query()], services: AppServices) -> Response:
+async def list_long_term_records(
+    namespace: Namespace, query: Annotated[PageQuery, Query()], services: AppServices
+) -> Response:
     """In order of their keys; pass `next_cursor` as `cursor` to go on."""
     records, after = await services.long_term.page(namespace, after=query.cursor, limit=query.limit)
     shapes = [RecordShape.of(record) for record in records]
@@ -78,7 +80,7 @@ async def list_records(namespace: Namespace, query: Annotated[PageQuery, Query()
 @router.get(
     "/{namespace}/records/{key:path}", response_model=RecordShape, responses=problems(404, 422), summary="Get a record"
 )
-async def get_record(namespace: Namespace, key: Key, services: AppServices) -> Response:
+async def get_long_term_record(namespace: Namespace, key: Key, services: AppServices) -> Response:
     """One record; one whose time is over is a 404."""
     return reply(RecordShape.of(await services.long_term.get(namespace, key)))
 
@@ -89,7 +91,9 @@ async def get_record(namespace: Namespace, key: Key, services: AppServices) -> R
     responses=problems(400, 404, 409, 413, 422),
     summary="Write a record",
 )
-async def put_record(namespace: Namespace, key: Key, body: RecordBody, services: AppServices, actor: Actor) -> Response:
+async def put_long_term_record(
+    namespace: Namespace, key: Key, body: RecordBody, services: AppServices, actor: Actor
+) -> Response:
     """It replaces the one of this key; a record that is not of the expected version is a 409."""
     return reply(WrittenRecord.of_kept(await services.long_term.put(namespace, body.command(key, actor))))
 
@@ -97,7 +101,7 @@ async def put_record(namespace: Namespace, key: Key, body: RecordBody, services:
 @router.delete(
     "/{namespace}/records/{key:path}", status_code=204, responses=problems(404, 409, 422), summary="Delete a record"
 )
-async def delete_record(
+async def delete_long_term_record(
     namespace: Namespace, key: Key, query: Annotated[DeleteQuery, Query()], services: AppServices
 ) -> Response:
     """Text and vector are gone at once; the number of its version is remembered for 30 days."""

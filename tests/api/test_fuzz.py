@@ -46,6 +46,8 @@ async def _known(stack: Stack) -> dict[str, str]:
     spec, _ = await work.start_call()
     await work.claim()
     approval = await ask(stack, session, turn["turn_id"])
+    record = "/api/v1/memory/namespaces/known/records/a%2Fb"
+    await stack.client.put(record, json={"content": {"type": "text", "text": "known"}})
     rule = (await stack.post("/api/v1/policy-rules", {"verdict": "deny", "tool": "bash"})).json()
     route = f"/api/v1/sessions/{session}/attachments"
     attachment = (await stack.client.post(route, params={"name": "a.txt"}, content=b"text")).json()
@@ -56,6 +58,8 @@ async def _known(stack: Stack) -> dict[str, str]:
         "effect_id": spec.effect_id,
         "approval_id": approval["approval_id"],
         "rule_id": rule["rule_id"],
+        "namespace": "known",
+        "key": "a/b",
     }
 
 
