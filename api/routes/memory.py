@@ -149,7 +149,7 @@ async def read_log(
     responses=problems(404, 422, 503),
     summary="List what an agent can recall, newest first",
 )
-async def list_records(
+async def list_recallable(
     session_id: SessionId, owner: Owner, query: Annotated[RecordsQuery, Query()], services: AppServices
 ) -> Response:
     """A page; pass `next_cursor` as `cursor` to go on."""
@@ -165,7 +165,7 @@ async def list_records(
     responses=problems(400, 404, 409, 413, 422, 503),
     summary="Search an agent's memory as the agent would",
 )
-async def recall(session_id: SessionId, owner: Owner, body: RecallBody, services: AppServices) -> Response:
+async def recall_records(session_id: SessionId, owner: Owner, body: RecallBody, services: AppServices) -> Response:
     """Records with their scores and reasons, best first."""
     found = await services.memory.recall(session_id, owner, body.query, limit=body.k, min_score=body.min_score)
     return reply(RecallShape.of(found))
@@ -177,7 +177,7 @@ async def recall(session_id: SessionId, owner: Owner, body: RecallBody, services
     responses=problems(400, 404, 413, 422, 503),
     summary="Forget records for good",
 )
-async def forget(
+async def forget_records(
     session_id: SessionId, owner: Owner, body: ForgetBody, services: AppServices, actor: Actor
 ) -> Response:
     """They are not recalled any more. The turns that they came from stay in the ledger."""

@@ -116,7 +116,7 @@ class MemoryRebuild:
         fork = await self._ledger.read(lambda tx: tx.forks.get(session_id))
         if fork is None:
             return
-        until = await self._ledger.read(lambda tx: _ended_at(tx, fork))
+        until = await self._ledger.read(lambda tx: _point_of(tx, fork))
         found = []
         async for item in self._events(fork.source_id):
             if item.type == BlockWritten.TYPE and item.turn_id is None and item.at <= until:
@@ -164,9 +164,13 @@ def _number(tx: LedgerTx, turn_id: str | None) -> int:
         return 0
 
 
-def _ended_at(tx: LedgerTx, fork: Fork) -> int:
-    turn = tx.turns.numbered(fork.source_id, fork.to_number)
-    return turn.ended_at or turn.created_at
+def _point_of(tx: LedgerTx, fork: Fork) -> int:
+    """Until when the source's course is the fork's: the beginning of the turn after its point, or the fork itself."""
+    try:
+        following = tx.turns.numbered(fork.source_id, fork.to_number + 1)
+    except TurnNotFound:
+        return fork.created_at
+    return min(following.created_at, fork.created_at)
 
 
 def _in_time(versions: list[BlockVersion]) -> list[BlockVersion]:

@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from milepost.domain.agents import ALL_TOOLS, AgentConfig
+from milepost.domain.memory import MemorySettings
 from milepost.domain.turns import TurnState
+from milepost.memory.block_files import FileBlocks
+from milepost.memory.daily_files import FileDailyLog
 from milepost.providers.gateway import Gateway
+from milepost.services.memory_stores import MemoryStores
 from milepost.services.sessions import OpenSession
 from milepost.services.turns import BeginTurn
 from milepost.storage import FileBlobStore
@@ -23,6 +27,7 @@ from tests.providers.conftest import Secrets
 from tests.providers.wires import WIRES, Wire
 from tests.support.databases import OpenLedger
 from tests.support.sandboxes import MemorySandboxes
+from tests.support.semantic import WordMemory
 from tests.support.temporal import build_stack
 from tests.support.wire_server import Reply, WireServer
 
@@ -41,7 +46,8 @@ def servers() -> Iterator[dict[str, WireServer]]:
 
 def head(wire: Wire, body: dict[str, Any]) -> str:
     """All of a request before its conversation: model, system prompt (with whatever is injected into it), tools in
-    their order, settings. It changes when a core block does, and not otherwise."""
+    their order, settings. A core block that changes
+    changes nothing here: it is told with the next request."""
     names = list(body)
     if wire.format is not None:
         assert names[-1] == wire.messages_key, "nothing comes after the conversation"
@@ -69,7 +75,10 @@ async def test_a_request_begins_with_the_one_before(
     """Over turns with tools, results, reasoning and text that careless encoders write in more than one way."""
     wires = [wire for wire in WIRES if turns == 3 or wire.name in ("openai_compatible", "anthropic")]
     providers = {wire.name: wire.made(servers[wire.name], wire.name) for wire in wires}
-    agents = {wire.name: AgentConfig(wire.name, wire.name, "fake-small", tools=ALL_TOOLS) for wire in wires}
+    agents = {
+        wire.name: AgentConfig(wire.name, wire.name, "fake-small", tools=ALL_TOOLS, memory=MemorySettings())
+        for wire in wires
+    }
     gateway = Gateway(providers, Secrets())
     stack = await build_stack(
         opened.ledger,
@@ -79,6 +88,7 @@ async def test_a_request_begins_with_the_one_before(
         MemorySandboxes(),
         temporal_address,
         agents | {"default": agents["anthropic"]},
+        memory=MemoryStores(FileBlocks(tmp_path), FileDailyLog(tmp_path), WordMemory()),
     )
 
     async def converse(wire: Wire) -> None:
@@ -87,6 +97,10 @@ async def test_a_request_begins_with_the_one_before(
         for number in range(turns):
             arguments = json.dumps({"path": f"{TRICKY} {number}"}, ensure_ascii=False)
             call = {"id": f"call_{number}", "name": "list_dir", "arguments": arguments}
+            if number % 3 == 0:
+                # What it writes is told with the next turn's request, and changes nothing before it.
+                arguments = json.dumps({"block": "project", "text": f"{TRICKY} {number}"}, ensure_ascii=False)
+                call = {"id": f"call_{number}", "name": "core_memory_append", "arguments": arguments}
             thought = f"I think, {number}."
             server.plan(
                 Reply(text=f"{TRICKY} first.", reasoning=thought, calls=[call]),
@@ -104,6 +118,9 @@ async def test_a_request_begins_with_the_one_before(
         bodies = [call.body for call in servers[wire.name].chats]
         assert len(bodies) == 2 * turns
         assert_one_prefix(wire, bodies)
+        assert "core_memory" in head(wire, bodies[0]) and "recall_search" in head(wire, bodies[0])
+        told = json.dumps(f"{TRICKY} 0", ensure_ascii=False)[1:-1]
+        assert "core_memory_changed" in conversation(wire, bodies[-1]) and told in conversation(wire, bodies[-1])
 
 
 async def test_the_key_of_the_prompt_cache_is_one_for_an_agent_of_a_session() -> None:
