@@ -34,6 +34,7 @@ PACKAGES = (
     "bash",
     "ca-certificates",
     "coreutils",
+    "dash",
     "diffutils",
     "findutils",
     "gawk",

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import struct
+import tarfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -118,6 +119,28 @@ class PodmanApi:
         except PodmanError as error:
             if error.status != 404:
                 raise
+
+    async def signal(self, name: str, number: str) -> None:
+        """Send a signal to the container's first process."""
+        await self._run(f"signal {name}", lambda client: _handle(client, name).kill(number))
+
+    async def export(self, name: str, target: Path, first_id: int) -> None:
+        """Write a container's file system as a tar file whose owners are ids of the container, not of the host.
+
+        Podman's own commit and export keep the host's ids, from `first_id` on, of a container in a user namespace.
+        """
+
+        def call(client: Client) -> None:
+            response = client.api.get(f"/containers/{name}/export", stream=True)
+            with tarfile.open(fileobj=response.raw, mode="r|") as source, tarfile.open(target, "w") as copy:
+                for member in source:
+                    member.uid, member.gid = (max(0, each - first_id) for each in (member.uid, member.gid))
+                    # A large id stands in an extended header as well, which would win.
+                    kept = {key: value for key, value in member.pax_headers.items() if key not in ("uid", "gid")}
+                    member.pax_headers = kept
+                    copy.addfile(member, source.extractfile(member) if member.isreg() else None)
+
+        await self._run(f"export {name}", call, 900)
 
     async def create(self, spec: dict[str, Any]) -> str:
         """Make a container of a specification in the form of the REST API; returns its id."""

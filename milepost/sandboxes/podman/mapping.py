@@ -29,6 +29,8 @@ class Mapping:
 
     spec: dict[str, Any]
     mount_options: tuple[str, ...] = ()
+    first_id: int = 0
+    """As the service sees it, the id that is 0 in the container. Only where that holds for all of them."""
 
 
 def rootless() -> Mapping:
@@ -49,6 +51,13 @@ def root_direct(owner: tuple[int, int], base: int) -> Mapping:
         raise ValueError("root must never be mapped into a container")
     uids, gids = (_around(host, base) for host in owner)
     return Mapping(_private(uids, gids))
+
+
+def plain(base: int | None) -> Mapping:
+    """For a container without a Workspace. As root (`base`) its ids mean nothing on the host."""
+    if base is None:
+        return Mapping({})
+    return Mapping(_private([_entry(0, base, RANGE)], [_entry(0, base, RANGE)]), first_id=base)
 
 
 def _entry(inside: int, outside: int, size: int) -> dict[str, int]:

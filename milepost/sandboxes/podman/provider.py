@@ -22,6 +22,7 @@ from milepost.sandboxes.podman import containers, network, selfcheck, volumes
 from milepost.sandboxes.podman import mapping as mappings
 from milepost.sandboxes.podman import spec as specs
 from milepost.sandboxes.podman.api import PodmanApi, PodmanDown, PodmanError
+from milepost.sandboxes.podman.commands import Provisioner
 from milepost.sandboxes.podman.containers import OwnedContainer, holding_of
 from milepost.sandboxes.podman.examine import machine, trial
 from milepost.sandboxes.podman.examine import service as examined
@@ -72,6 +73,8 @@ class PodmanProvider:
         self._allow_unenforced = allow_unenforced
         self._lease = lease
         self._service = PodmanService(data_root, socket, runtime_dir, environment)
+        self._provisioner = Provisioner(instance_id, lease, data_root)
+        self._provisioning = asyncio.Lock()
         self._sandboxes: dict[str, PodmanSandbox] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._reported: tuple[PodmanApi, HostReport] | None = None
@@ -256,9 +259,32 @@ class PodmanProvider:
 
     async def _wanted(self, api: PodmanApi, host: HostReport, spec: SandboxSpec) -> containers.Wanted:
         name = local_reference(spec.image, self._images) if spec.image else self._image
-        image_id = await self._image_id(api, name)
+        image_id = await self._equipped(api, host, name, await self._image_id(api, name), spec.network)
         limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         return containers.Wanted(spec, name, image_id, limits, await self._seccomp(), self._lease)
+
+    async def _equipped(self, api: PodmanApi, host: HostReport, name: str, image_id: str, network_name: str) -> str:
+        """The image, or its copy with the commands that it lacked. Ours has them all."""
+        if name == DEFAULT_IMAGE:
+            return image_id
+        mapping = mappings.plain(None if host.rootless else mappings.container_base())
+        async with self._provisioning:
+            return await self._provisioner.equipped(
+                api, name, image_id, mapping, networked=network_name != "none", close=self._keep_from_host
+            )
+
+    async def _keep_from_host(self, container_id: str) -> None:
+        """Refuse the ways from a container to this host. Raises SandboxUnavailable."""
+        api = await self._service.api()
+        found = await api.container(container_id)
+        if found is None:
+            raise SandboxUnavailable("The container was removed while it was prepared.")
+        await network.close_routes(
+            int(found["State"]["Pid"]),
+            rootless=(await self._host(api)).rootless,
+            podman=self._service.host.podman,
+            environment=self._service.environment(),
+        )
 
     async def _last_words(self, spec: SandboxSpec) -> str:
         """A container that has ended is gone with its words, so another one is asked."""
@@ -309,16 +335,7 @@ class PodmanProvider:
 
     async def _close_routes(self, sandbox: PodmanSandbox) -> None:
         """Before the first command; the supervisor looks again on the next connection."""
-        api = await self._service.api()
-        found = await api.container(sandbox.container_id)
-        if found is None:
-            raise SandboxGone("The sandbox's container was removed.")
-        host = self._service.host
-        rootless = (await self._host(api)).rootless
-        environment = self._service.environment()
-        await network.close_routes(
-            int(found["State"]["Pid"]), rootless=rootless, podman=host.podman, environment=environment
-        )
+        await self._keep_from_host(sandbox.container_id)
         await sandbox.close()
 
     async def _seccomp(self) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from milepost.domain.errors import SandboxUnavailable
+from milepost.sandboxes.podman import machines
 from milepost.sandboxes.podman.api import PodmanApi
 
 READY_SECONDS = 20.0
@@ -97,6 +98,8 @@ class PodmanService:
                 f"No Podman service answers at {self._given}.",
                 fix="Start it (systemctl --user start podman.socket), or remove sandbox.socket from the configuration.",
             )
+        if not sys.platform.startswith("linux"):
+            return await self._machine()
         if not self.host.root:
             path = self._runtime_dir / "podman" / "podman.sock"
             if path.exists():
@@ -105,6 +108,21 @@ class PodmanService:
                     return api
                 await api.close()
         return None
+
+    async def _machine(self) -> PodmanApi:
+        """The service of the virtual machine that Podman needs on this system; one that is stopped is started.
+
+        Raises SandboxUnavailable: there is none, or it does not start. None is ever made.
+        """
+        if self.host.podman is None:
+            raise SandboxUnavailable("Podman is not installed, so tools cannot run.", fix="See https://podman.io")
+        api = PodmanApi(await machines.ready(self.host.podman, self.environment()))
+        if await api.ping(10.0):
+            return api
+        await api.close()
+        raise SandboxUnavailable(
+            "The Podman machine does not answer.", fix="Try: podman machine stop; podman machine start"
+        )
 
     async def _start(self) -> PodmanApi:
         if self.host.podman is None:
