@@ -185,10 +185,16 @@ async def test_lists(ledger: Ledger) -> None:
     assert [record.key for record in first] == ["k0", "k2", "k4"] and after is not None
     rest, end = await bench_.memory.page("n", after=after, limit=3)
     assert [record.key for record in rest] == ["k6"] and end is None
+    whole, end = await bench_.memory.page("n", limit=4)
+    assert len(whole) == 4 and end is None
     with pytest.raises(NamespaceNotFound):
         await bench_.memory.page("nowhere")
+    for number in range(10):
+        await bench_.put(f"large{number}", "x" * 1_000_000)
+    large, after = await bench_.memory.page("n", after="k9")
+    assert [record.key for record in large] == [f"large{number}" for number in range(8)] and after == "large7"
     (info,) = await bench_.memory.namespaces()
-    assert (info.name, info.store, info.records, str(info.space)) == ("n", "database", 7, "known (8 dimensions)")
+    assert (info.name, info.store, info.records, str(info.space)) == ("n", "database", 17, "known (8 dimensions)")
 
 
 # --- time -------------------------------------------------------------------------------------------------------

@@ -54,6 +54,10 @@ MAX_TRIES = 3
 
 CHUNK = 500
 MAX_LIST = 500
+LIST_AT_A_TIME = 20
+MAX_LIST_BYTES = 8 * 1024 * 1024
+"""Of the records of one page of a list, as they are stored; a page of large ones has fewer of them."""
+
 BY_WORDS = "Searches by words (text, bm25) work meanwhile."
 
 
@@ -202,22 +206,26 @@ class LongTermMemory:
             raise RecordNotFound(f"The namespace '{namespace}' has no record '{key}'.", field="key")
 
     async def page(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[Record], str | None]:
-        """Records in order of their keys, and where to go on (None: the end). Raises NamespaceNotFound."""
+        """Records in order of their keys, at most `limit` and 8 MiB, and where to go on (None: the end).
+
+        Raises NamespaceNotFound, InvalidInput, RecordUnreadable, StorageUnavailable.
+        """
         _check(namespace)
         if not 1 <= limit <= MAX_LIST:
             raise InvalidInput(f"1 to {MAX_LIST} records can be listed at once.", field="limit")
         store = await self.store(namespace)
         place = await self._existing(store, namespace)
-        now, found = self.clock.now(), list[Record]()
+        now, found, size = self.clock.now(), list[Record](), 0
         while True:
-            page = await store.page(namespace, after, limit)
+            page = await store.page(namespace, after, LIST_AT_A_TIME)
             for stored in page:
-                after = stored.key
                 if not _over(stored, now):
-                    found.append(self._record(namespace, stored, place))
-                    if len(found) == limit:
+                    size += len(stored.document)
+                    if len(found) == limit or (found and size > MAX_LIST_BYTES):
                         return found, after
-            if len(page) < limit:
+                    found.append(self._record(namespace, stored, place))
+                after = stored.key
+            if len(page) < LIST_AT_A_TIME:
                 return found, None
 
     async def namespaces(self, *, after: str = "", limit: int = 100) -> list[NamespaceInfo]:
