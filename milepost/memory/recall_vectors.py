@@ -19,7 +19,6 @@ class VectorIndex:
     def __init__(self, dimensions: int) -> None:
         import faiss
 
-        faiss.omp_set_num_threads(1)  # searches of many owners run at once; threads of one would only fight for cores
         self.dimensions = dimensions
         self._lock = threading.Lock()
         self._index: Any = faiss.IndexIDMap2(faiss.IndexFlatIP(dimensions))
@@ -39,6 +38,7 @@ class VectorIndex:
         data = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(rows), self.dimensions)
         with self._lock:
             first = len(self._rows)
+            _alone()
             self._index.add_with_ids(np.ascontiguousarray(data, np.float32), np.arange(first, first + len(rows)))
             self._rows.extend(rows)
             for number, row in enumerate(rows, start=first):
@@ -63,6 +63,7 @@ class VectorIndex:
         with self._lock:
             if len(self._rows) == 0:
                 return found
+            _alone()
             _, products, numbers = self._index.range_search(_matrix(query), 0.0)
             places = np.frombuffer(self._rows, dtype=np.int32)[numbers]
             if self._single:
@@ -83,6 +84,16 @@ class VectorIndex:
             stored = self._index.reconstruct_batch(np.array([self._first[row] for row in there], dtype=np.int64))
         products = stored @ _matrix(vector)[0]
         return [(row, float(product)) for row, product in zip(there, products, strict=True)]
+
+
+def _alone() -> None:
+    """Let faiss work in this thread alone. OpenMP keeps the number for each thread that calls, so each call says it.
+
+    Searches of many owners run at once; helpers of each would spin on the processors that the others need.
+    """
+    import faiss
+
+    faiss.omp_set_num_threads(1)
 
 
 def _matrix(vector: bytes) -> Floats:

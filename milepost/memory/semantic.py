@@ -55,7 +55,8 @@ class IndexedMemory:
         ready = await asyncio.to_thread(lambda: [prepared(entry) for entry in entries])
         added = await self._store.write(scope, lambda records: records.put(ready))
         same = await self._embedding.waiting(scope, len(entries) + RETRIES)
-        states = {item.record.id: item.record.embedding for item in await self._read(scope, _ids(added))}
+        ids = [item.record_id for item in added]
+        states = await self._store.read(scope, lambda records: records.states(ids)) or {}
         return [
             replace(
                 item,
@@ -169,7 +170,3 @@ class IndexedMemory:
 
 def _page(before: int | None, limit: int) -> Callable[[SemanticRecords], list[StoredRecord]]:
     return lambda records: records.page(before, limit)
-
-
-def _ids(added: Sequence[Added]) -> list[str]:
-    return [item.record_id for item in added]

@@ -161,6 +161,9 @@ class SemanticRecords(Protocol):
 
     def forget(self, ids: Sequence[str], by: str, at: int) -> list[str]: ...
 
+    def states(self, ids: Sequence[str]) -> dict[str, EmbeddingState]:
+        """States of records by id; those that are not there are left out."""
+
     def read(self, ids: Sequence[str]) -> list[StoredRecord]:
         """Records by id, in no order; those that are not there are left out."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, and_, bindparam, delete, exists, func, insert, select, update
@@ -51,6 +52,11 @@ _r, _s, _v, _l, _f = semantic_records.c, semantic_sources.c, semantic_vectors.c,
 _ADD_OWNER = insert_ignore(semantic_owners)
 _OWNER = select(semantic_owners).where(semantic_owners.c.owner == bindparam("owner"))
 _LOCK = _OWNER.with_for_update()
+_EMBEDDED = (
+    update(semantic_records)
+    .where(_r.owner == bindparam("of"), _r.record_id == bindparam("id"))
+    .values(embedding=EmbeddingState.EMBEDDED.value, error=None, change=bindparam("n"))
+)
 
 
 class SqlSemanticRecords:
@@ -93,86 +99,58 @@ class SqlSemanticRecords:
 
     def put(self, entries: Sequence[PreparedEntry]) -> list[Added]:
         self._lock()
-        added = [self._put(prepared) for prepared in entries]
-        self._save()
-        return added
-
-    def _put(self, prepared: PreparedEntry) -> Added:
-        entry = prepared.entry
-        known = self._record_of(entry.id)
-        if known is not None:
-            return Added(entry.id, known, AddOutcome.KNOWN, self._state(known))
-        gone = self._conn.execute(select(_f.record_id).where(_f.owner == self._owner, _f.id == entry.id)).scalar()
-        if gone is not None:
-            return Added(entry.id, gone, AddOutcome.FORGOTTEN, EmbeddingState.PENDING)
-        same = self._conn.execute(
-            select(_r.record_id).where(_r.owner == self._owner, _r.identity == prepared.identity)
-        ).scalar()
-        outcome = AddOutcome.STORED if same is None else AddOutcome.DUPLICATE
-        record = same or entry.id
-        change = self._next()
-        if same is None:
-            self._insert(prepared, change)
-        else:
+        batch = _Batch(self._owner, self._known(entries))
+        for prepared in entries:
+            batch.take(prepared, self._next, self._next_position)
+        for table, rows in ((semantic_records, batch.records), (semantic_sources, batch.sources)):
+            if rows:
+                self._conn.execute(insert(table), rows)
+        for record, change in batch.said_again.items():
             self._touch([record], change)
-            self._say_again(record)
-        source = {
-            "owner": self._owner,
-            "entry_id": entry.id,
-            "record_id": record,
-            "change": change,
-            "at": entry.at,
-            "turn_id": entry.turn_id,
-            "turn_number": entry.turn_number,
-            "effect_id": entry.effect_id,
-        }
-        self._conn.execute(insert(semantic_sources), source)
-        for older in entry.supersedes:
-            found = self._record_of(older)
-            if found is not None and found != record:
-                self._link(record, found, near=False)
-        state = EmbeddingState.PENDING if same is None else self._state(record)
-        return Added(entry.id, record, outcome, state)
+            self._say_again(record, change)
+        for newer, entry, change in batch.supersedes:
+            older = self._record_of(entry)
+            if older is not None and older != newer:
+                self._link(newer, older, change, near=False)
+        self._save()
+        states = self.states([record for _, record, _ in batch.outcomes])
+        return [
+            Added(entry, record, outcome, states.get(record, EmbeddingState.PENDING))
+            for entry, record, outcome in batch.outcomes
+        ]
 
-    def _insert(self, prepared: PreparedEntry, change: int) -> None:
-        entry = prepared.entry
+    def _known(self, entries: Sequence[PreparedEntry]) -> _Known:
+        ids = [prepared.entry.id for prepared in entries]
+        texts = [prepared.identity for prepared in entries]
+        return _Known(
+            {row.entry_id: row.record_id for row in self._of(select(_s.entry_id, _s.record_id), _s.entry_id, ids)},
+            {row.id: row.record_id for row in self._of(select(_f.id, _f.record_id), _f.id, ids)},
+            {row.identity: row.record_id for row in self._of(select(_r.identity, _r.record_id), _r.identity, texts)},
+        )
+
+    def states(self, ids: Sequence[str]) -> dict[str, EmbeddingState]:
+        found = self._of(select(_r.record_id, _r.embedding), _r.record_id, list(dict.fromkeys(ids)))
+        return {row.record_id: EmbeddingState(row.embedding) for row in found}
+
+    def _next_position(self) -> int:
         self._positions += 1
-        values = {
-            "owner": self._owner,
-            "record_id": entry.id,
-            "position": self._positions,
-            "change": change,
-            "identity": prepared.identity,
-            "text": entry.text,
-            "kind": entry.kind,
-            "speaker": entry.speaker,
-            "captions": json.dumps(entry.captions).encode(),
-            "at": entry.at,
-            "asks": asks(entry.text),
-            "terms": prepared.terms,
-            "terms_version": TERMS_VERSION,
-            "embedding": EmbeddingState.PENDING.value,
-            "attempts": 0,
-            "retry_at": 0,
-        }
-        self._conn.execute(insert(semantic_records), values)
+        return self._positions
 
-    def _say_again(self, record: str) -> None:
+    def _say_again(self, record: str, change: int) -> None:
         """What says nearly the same as a record that is said again is superseded by it from now on."""
         nearly = self._conn.execute(
             select(_l.newer).where(_l.owner == self._owner, _l.older == record, _l.near.is_(True))
         )
         for other in nearly.scalars().all():
-            self._link(record, other, near=True)
+            self._link(record, other, change, near=True)
 
-    def _link(self, newer: str, older: str, *, near: bool) -> None:
+    def _link(self, newer: str, older: str, change: int, *, near: bool) -> None:
         """Let `newer` supersede `older` from this change on."""
         where = and_(_l.owner == self._owner, _l.older == older, _l.newer == newer)
         self._conn.execute(delete(semantic_links).where(where))
-        change = self._next()
         values = {"owner": self._owner, "older": older, "newer": newer, "change": change, "near": near}
         self._conn.execute(insert(semantic_links), values)
-        self._touch([older], change)
+        self._touch([older], self._next())
 
     def _touch(self, records: Sequence[str], change: int) -> None:
         for record in records:
@@ -185,10 +163,6 @@ class SqlSemanticRecords:
             select(_s.record_id).where(_s.owner == self._owner, _s.entry_id == entry_or_record)
         ).scalar()
         return found if found is None else str(found)
-
-    def _state(self, record: str) -> EmbeddingState:
-        where = and_(_r.owner == self._owner, _r.record_id == record)
-        return EmbeddingState(self._conn.execute(select(_r.embedding).where(where)).scalar_one())
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -327,28 +301,33 @@ class SqlSemanticRecords:
         if head.space is None:
             self._save(embedder=space.embedder, dimensions=space.dimensions)
         searched = head.space in (None, space)
-        there = {row.record_id for row in self._of(select(_r.record_id), _r.record_id, [item.id for item in done])}
+        ids = [item.id for item in done]
+        there = {row.record_id for row in self._of(select(_r.record_id), _r.record_id, ids)}
+        done = [item for item in done if item.id in there]
+        if not done:
+            return
+        self._drop_vectors(space, [item.id for item in done])
+        key = {"owner": self._owner, "embedder": space.embedder, "dimensions": space.dimensions}
+        rows = [
+            {**key, "record_id": item.id, "part": part, "vector": vector}
+            for item in done
+            for part, vector in enumerate(item.vectors)
+        ]
+        self._conn.execute(insert(semantic_vectors), rows)
+        if searched:
+            self._conn.execute(_EMBEDDED, [{"of": self._owner, "id": item.id, "n": self._next()} for item in done])
         for item in done:
-            if item.id not in there:
-                continue
-            key = {
-                "owner": self._owner,
-                "record_id": item.id,
-                "embedder": space.embedder,
-                "dimensions": space.dimensions,
-            }
-            self._conn.execute(
-                delete(semantic_vectors).where(*(semantic_vectors.c[name] == value for name, value in key.items()))
-            )
-            rows = [{**key, "part": part, "vector": vector} for part, vector in enumerate(item.vectors)]
-            self._conn.execute(insert(semantic_vectors), rows)
-            if searched:
-                values = {"embedding": EmbeddingState.EMBEDDED.value, "error": None, "change": self._next()}
-                self._update(item.id, values)
             for older in item.same_as:
                 if self._record_of(older) is not None:
-                    self._link(item.id, older, near=True)
+                    self._link(item.id, older, self._next(), near=True)
         self._save()
+
+    def _drop_vectors(self, space: EmbeddingSpace, records: Sequence[str]) -> None:
+        mine = delete(semantic_vectors).where(
+            _v.owner == self._owner, _v.embedder == space.embedder, _v.dimensions == space.dimensions
+        )
+        for start in range(0, len(records), _ID_BATCH):
+            self._conn.execute(mine.where(_v.record_id.in_(records[start : start + _ID_BATCH])))
 
     def fail(self, ids: Sequence[str], error: str, now: int) -> None:
         self._lock()
@@ -414,6 +393,80 @@ class SqlSemanticRecords:
         for table in SEMANTIC_TABLES[1:]:
             self._conn.execute(delete(table).where(table.c.owner == self._owner))
         self._save(generation=head.generation + 1, embedder=None, dimensions=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is there of a batch: records by entry, records that were forgotten by entry, records by text."""
+
+    entries: dict[str, str]
+    forgotten: dict[str, str]
+    texts: dict[str, str]
+
+
+class _Batch:
+    """Entries on their way into the tables."""
+
+    def __init__(self, owner: str, known: _Known) -> None:
+        self._owner = owner
+        self._known = known
+        self.records: list[dict[str, Any]] = []
+        self.sources: list[dict[str, Any]] = []
+        self.said_again: dict[str, int] = {}
+        self.supersedes: list[tuple[str, str, int]] = []
+        self.outcomes: list[tuple[str, str, AddOutcome]] = []
+
+    def take(self, prepared: PreparedEntry, change: Callable[[], int], position: Callable[[], int]) -> None:
+        entry, known = prepared.entry, self._known
+        if entry.id in known.entries or entry.id in known.forgotten:
+            outcome = AddOutcome.KNOWN if entry.id in known.entries else AddOutcome.FORGOTTEN
+            self.outcomes.append((entry.id, known.entries.get(entry.id) or known.forgotten[entry.id], outcome))
+            return
+        record = known.texts.get(prepared.identity)
+        number = change()
+        if record is None:
+            self.outcomes.append((entry.id, entry.id, AddOutcome.STORED))
+            self.records.append(_new_record(self._owner, prepared, number, position()))
+            record = known.texts[prepared.identity] = entry.id
+        else:
+            self.outcomes.append((entry.id, record, AddOutcome.DUPLICATE))
+            self.said_again[record] = number
+        known.entries[entry.id] = record
+        self.sources.append(
+            {
+                "owner": self._owner,
+                "entry_id": entry.id,
+                "record_id": record,
+                "change": number,
+                "at": entry.at,
+                "turn_id": entry.turn_id,
+                "turn_number": entry.turn_number,
+                "effect_id": entry.effect_id,
+            }
+        )
+        self.supersedes += [(record, older, change()) for older in entry.supersedes]
+
+
+def _new_record(owner: str, prepared: PreparedEntry, change: int, position: int) -> dict[str, Any]:
+    entry = prepared.entry
+    return {
+        "owner": owner,
+        "record_id": entry.id,
+        "position": position,
+        "change": change,
+        "identity": prepared.identity,
+        "text": entry.text,
+        "kind": entry.kind,
+        "speaker": entry.speaker,
+        "captions": json.dumps(entry.captions).encode(),
+        "at": entry.at,
+        "asks": asks(entry.text),
+        "terms": prepared.terms,
+        "terms_version": TERMS_VERSION,
+        "embedding": EmbeddingState.PENDING.value,
+        "attempts": 0,
+        "retry_at": 0,
+    }
 
 
 def _head(row: Any) -> Head:
