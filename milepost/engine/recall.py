@@ -14,7 +14,7 @@ words of its question. With "before" and "after" the neighbors in the same conve
   as at most 1; the 0.3 of the record before is 0.45 if that one ends with a question: this one is likely its answer.
 
 Neighboring texts in BM25 follow the idea of weighted fields in one term frequency (Robertson, Zaragoza and Taylor 2004,
-"Simple BM25 extension to multiple weighted fields"); the rest was found by measuring, see docs/adr/021-recall.md.
+"Simple BM25 extension to multiple weighted fields"); the rest was found by measuring, see docs/adr/024-recall.md.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def asks(text: str) -> bool:
 # --- what says the same -----------------------------------------------------------------------------------------
 
 NEAR_COSINE = 0.84
-"""Facts whose vectors are further apart are not taken for the same; docs/adr/021-recall.md says what it catches."""
+"""Facts whose vectors are further apart are not taken for the same; docs/adr/024-recall.md says what it catches."""
 MAX_NEAR_TOKENS = 48
 """Longer texts are never taken for nearly the same: a vector tells too little about them."""
 
