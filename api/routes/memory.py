@@ -26,6 +26,8 @@ from api.schemas.memory import (
     RecordPage,
     RecordShape,
     RecordsQuery,
+    RecordsReindexBody,
+    RecordsReindexStep,
     RevertBody,
     SessionMemoryShape,
     VersionShape,
@@ -182,6 +184,19 @@ async def forget_records(
 ) -> Response:
     """They are not recalled any more. The turns that they came from stay in the ledger."""
     return reply(ForgottenShape(forgotten=await services.memory.forget(session_id, owner, body.ids, actor)))
+
+
+@router.post(
+    "/sessions/{session_id}/memory/{owner}/reindex",
+    response_model=RecordsReindexStep,
+    responses=problems(400, 404, 409, 422, 503),
+    summary="Make the vectors of an agent's records anew, for some seconds",
+)
+async def reindex_records(
+    session_id: SessionId, owner: Owner, body: RecordsReindexBody, services: AppServices
+) -> Response:
+    """With the configured embedder. Until it is `finished`, send `after` with the next request."""
+    return reply(RecordsReindexStep.of(await services.memory.reindex(session_id, owner, body.after)))
 
 
 @router.get(

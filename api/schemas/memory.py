@@ -12,7 +12,7 @@ from api.times import rfc3339
 from milepost.domain.errors import InvalidInput
 from milepost.domain.memory import DEFAULT_MIN_SCORE, MAX_BLOCK_LIMIT, BlockVersion, Recall, Recalled
 from milepost.domain.memory_events import MemoryRecalled
-from milepost.domain.semantic import MAX_QUERY_BYTES, MAX_RESULTS, MemoryRecord
+from milepost.domain.semantic import MAX_QUERY_BYTES, MAX_RESULTS, MemoryRecord, ReindexStep
 from milepost.services.blocks import Block
 from milepost.services.memory import BlockView, Dated, OwnerView, SessionMemory
 
@@ -286,6 +286,34 @@ class RecordPage(Shape):
     next_cursor: int | None
 
 
+class RecordsReindexBody(Body):
+    """Where to go on: 0, or `after` of the step before."""
+
+    after: Annotated[int, Field(ge=0, le=2**62)] = 0
+
+
+class RecordsReindexStep(Shape):
+    """What a step did. Until `finished` send `after` with the next one."""
+
+    embedder: str
+    dimensions: int
+    embedded: int
+    records: int
+    after: int
+    finished: bool
+
+    @classmethod
+    def of(cls, step: ReindexStep) -> RecordsReindexStep:
+        return cls(
+            embedder=step.space.embedder,
+            dimensions=step.space.dimensions,
+            embedded=step.embedded,
+            records=step.records,
+            after=step.after,
+            finished=step.finished,
+        )
+
+
 class RecallBody(Body):
     """What to search for. Scores are millionths."""
 
@@ -325,14 +353,24 @@ class RecalledShape(Shape):
 
 
 class RecallShape(Shape):
-    """Best first. `incomplete` counts records without a vector, which were searched by their words only."""
+    """Best first. Of `searched` records `incomplete` have no vector: they were searched by their words only.
+
+    `problem` says why no meaning was compared at all; else it is null.
+    """
 
     items: list[RecalledShape]
+    searched: int
     incomplete: int
+    problem: str | None
 
     @classmethod
     def of(cls, found: Recall) -> RecallShape:
-        return cls(items=[RecalledShape.of(item) for item in found.items], incomplete=found.incomplete)
+        return cls(
+            items=[RecalledShape.of(item) for item in found.items],
+            searched=found.searched,
+            incomplete=found.incomplete,
+            problem=found.problem or None,
+        )
 
 
 class ForgetBody(Body):

@@ -42,6 +42,7 @@ def register(group: typer.Typer) -> None:
     command(group, "records")(records)
     command(group, "recall")(recall)
     command(group, "forget")(forget)
+    command(group, "reindex-records")(reindex_records)
     command(group, "export")(export)
     command(group, "rebuild")(rebuild)
     block = typer.Typer(help="Look at and edit one core block.", no_args_is_help=True)
@@ -236,7 +237,9 @@ async def recall(
         call.out.line(f"[bold]{item['score'] / 1_000_000:.2f}[/] {item['id']} [dim]{where}{item['at'][:19]}[/]")
         call.out.line(f"  {escape(short(item['text'], 300))}")
         call.out.line(f"  [dim]{escape(item['reason'])}[/]")
-    if found["incomplete"]:
+    if found["problem"]:
+        call.out.note(found["problem"])
+    elif found["incomplete"]:
         call.out.note(f"{counted(found['incomplete'], 'record')} without a vector: searched by words only.")
 
 
@@ -256,6 +259,25 @@ async def forget(
         call.out.document(done)
     else:
         call.out.line(f"Forgotten: {', '.join(done['forgotten'])}")
+
+
+async def reindex_records(call: Invocation, session: SessionId, agent: Agent = None) -> None:
+    """Make the vectors of what an agent can recall anew. Searches go on with the old ones until it is finished."""
+    from cli.connection import Need, reach
+
+    embedded, after = 0, 0
+    async with reach(call, Need.WRITE) as reached:
+        path = f"{await _owner(reached.client, session, agent)}/reindex"
+        while True:
+            step = await reached.client.post(path, {"after": after})
+            embedded, after = embedded + step["embedded"], step["after"]
+            if step["finished"]:
+                break
+            call.out.note(f"{embedded:,} of about {step['records']:,} records ...")
+    if call.json:
+        call.out.document({name: step[name] for name in ("embedder", "dimensions", "records")} | {"embedded": embedded})
+        return
+    call.out.line(f"Embedded {counted(embedded, 'record')} with {step['embedder']} ({step['dimensions']} dimensions).")
 
 
 async def export(

@@ -122,6 +122,17 @@ class MemoryRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ReindexStep:
+    """What a part of a reindex did. `after` is where the next one begins; `records` is how many there are in all."""
+
+    embedded: int
+    records: int
+    after: int
+    finished: bool
+    space: EmbeddingSpace
+
+
+@dataclass(frozen=True, slots=True)
 class SemanticStats:
     """Counts of an owner's semantic memory.
 

@@ -8,7 +8,15 @@ from datetime import timedelta
 
 from milepost.domain.errors import LegacyUnusable
 from milepost.domain.memory import DEFAULT_MIN_SCORE, BlockVersion, DailyEntry, Recall, Scope
-from milepost.domain.semantic import MAX_ENTRIES, Added, AddOutcome, MemoryEntry, MemoryRecord, SemanticStats
+from milepost.domain.semantic import (
+    MAX_ENTRIES,
+    Added,
+    AddOutcome,
+    MemoryEntry,
+    MemoryRecord,
+    ReindexStep,
+    SemanticStats,
+)
 from milepost.ledger import legacy
 from milepost.memory.daily_files import day_of
 from milepost.memory.legacy_files import LegacyFiles
@@ -164,6 +172,10 @@ class LegacySemantic:
     async def reindex(self, scope: Scope, progress: Progress | None = None) -> SemanticStats:
         await self._take(scope)
         return await self._inner.reindex(scope, progress)
+
+    async def reindex_step(self, scope: Scope, *, after: int = 0, seconds: float = 5.0) -> ReindexStep:
+        await self._take(scope)
+        return await self._inner.reindex_step(scope, after=after, seconds=seconds)
 
     async def delete(self, scope: Scope) -> None:
         self._looked.add(scope.key)

@@ -148,7 +148,7 @@ class RecallIndex:
         if len(vector) != self.space.vector_bytes:
             raise MemoryDamaged(
                 f"The vector of record {record} has {len(vector)} bytes instead of {self.space.vector_bytes}.",
-                fix="Make the vectors anew: milepost memory reindex",
+                fix="Make the vectors anew: milepost memory reindex-records",
             )
         return vector
 

@@ -15,6 +15,7 @@ from milepost.domain.semantic import (
     AddOutcome,
     MemoryEntry,
     MemoryRecord,
+    ReindexStep,
     SemanticStats,
 )
 from milepost.engine.lexical import tokens
@@ -100,7 +101,7 @@ class IndexedMemory:
         if index.space is not None and index.space != self._embedder.space:
             raise EmbeddingMismatch(
                 f"The memory of {scope.owner} has vectors of {index.space}; a search would use {self._embedder.space}.",
-                fix=f"Make its vectors anew: milepost memory reindex {scope.session_id or ''} {scope.owner}",
+                fix=f"Make its vectors anew: milepost memory reindex-records {scope.session_id} --agent {scope.owner}",
             )
 
     async def forget(self, scope: Scope, ids: Sequence[str], by: str) -> list[str]:
@@ -155,8 +156,18 @@ class IndexedMemory:
         return replace(found, bytes=await self._store.size(scope))
 
     async def reindex(self, scope: Scope, progress: Progress | None = None) -> SemanticStats:
-        await self._embedding.all(scope, (await self.stats(scope)).records, progress)
-        return await self.stats(scope)
+        done, step = 0, await self.reindex_step(scope, seconds=0)
+        while True:
+            done += step.embedded
+            if progress is not None and step.embedded:
+                progress(min(done, step.records), step.records)
+            if step.finished:
+                return await self.stats(scope)
+            step = await self.reindex_step(scope, after=step.after, seconds=0)
+
+    async def reindex_step(self, scope: Scope, *, after: int = 0, seconds: float = 5.0) -> ReindexStep:
+        embedded, after, finished = await self._embedding.again(scope, after, seconds)
+        return ReindexStep(embedded, (await self.stats(scope)).records, after, finished, self._embedder.space)
 
     async def delete(self, scope: Scope) -> None:
         if await self._store.read(scope, lambda records: records.head().changes):

@@ -16,7 +16,6 @@ from milepost.engine.lexical import cosine
 from milepost.engine.recall import NEAR_COSINE, Claim, embedded_text, passages
 from milepost.memory.recall_indexes import Indexes
 from milepost.ports.embeddings import Embedder
-from milepost.ports.semantic import Progress
 from milepost.ports.semantic_records import Embedded, SemanticRecords, SemanticStore, Unembedded
 
 BATCH: Final = 32
@@ -110,32 +109,30 @@ class RecordEmbedding:
             earlier.append(item.id)
         return result
 
-    async def all(self, scope: Scope, total: int, progress: Progress | None) -> None:
-        """Embed all records anew and let searches use these vectors. Raises EmbeddingFailed; nothing is lost then.
+    async def again(self, scope: Scope, after: int, seconds: float) -> tuple[int, int, bool]:
+        """Embed records anew from position `after` on, for about `seconds`; see `SemanticMemory.reindex_step`.
 
-        Vectors of another space are made beside the old ones and go on from where a failure ended it.
+        Returns how many were embedded, where to go on, and whether all is done.
         """
-        space = self._embedder.space
+        space, embedded, end = self._embedder.space, 0, time.monotonic() + seconds
         async with _Turn(self._locks, scope.component):
-            head = await self._store.read(scope, lambda records: records.head())
-            if head is None or head.changes == 0:
-                return
-            wanted = None if head.space == space else space
-            done, after = 0, 0
             while True:
-                batch = await self._store.read(scope, _missing(wanted, after))
-                if not batch:
-                    if after == 0:
-                        break
-                    after, wanted = 0, space  # what was added meanwhile
-                    continue
-                vectors = await self._vectors(batch)
-                await self._store.write(scope, _store(space, [Embedded(item.id, vectors[item.id]) for item in batch]))
-                after = batch[-1].position
-                done += len(batch)
-                if progress is not None:
-                    progress(min(done, total), total)
-            await self._store.write(scope, lambda records: records.switch(space), erases=True)
+                head = await self._store.read(scope, lambda records: records.head())
+                if head is None or head.changes == 0:
+                    return embedded, 0, True
+                own = head.space in (None, space)
+                batch = await self._store.read(scope, _missing(None if own else space, after))
+                if batch:
+                    vectors = await self._vectors(batch)
+                    done = [Embedded(item.id, vectors[item.id]) for item in batch]
+                    await self._store.write(scope, _store(space, done))
+                    embedded, after = embedded + len(batch), batch[-1].position
+                elif after and not own:
+                    after = 0  # what was added meanwhile
+                elif await self._store.write(scope, lambda records: records.switch(space), erases=True):
+                    return embedded, 0, True
+                if time.monotonic() > end:
+                    return embedded, after, False
 
 
 def _missing(space: EmbeddingSpace | None, after: int) -> Callable[[SemanticRecords], list[Unembedded]]:

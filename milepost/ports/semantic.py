@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from milepost.domain.memory import DEFAULT_MIN_SCORE, Recall, Scope
-from milepost.domain.semantic import Added, MemoryEntry, MemoryRecord, SemanticStats
+from milepost.domain.semantic import Added, MemoryEntry, MemoryRecord, ReindexStep, SemanticStats
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) now and then, from the event loop."""
@@ -82,11 +82,18 @@ class SemanticMemory(Protocol):
 
     async def stats(self, scope: Scope) -> SemanticStats: ...
 
-    async def reindex(self, scope: Scope, progress: Progress | None = None) -> SemanticStats:
-        """Make all vectors anew with the embedder of now. Searches go on with the old ones until the end.
+    async def reindex_step(self, scope: Scope, *, after: int = 0, seconds: float = 5.0) -> ReindexStep:
+        """Make vectors anew for about `seconds`; call it with the `after` of the step before until it is finished.
 
-        May be repeated after a crash. Raises EmbeddingFailed if texts cannot be embedded; nothing is lost then.
+        Vectors of another embedder are kept beside the old ones, which searches go on with until the step that finds
+        all records embedded. So a cut loses nothing: what was made is found by the next step, wherever it begins.
+
+        Raises EmbeddingFailed.
         """
+        ...
+
+    async def reindex(self, scope: Scope, progress: Progress | None = None) -> SemanticStats:
+        """All steps of a reindex. Raises EmbeddingFailed."""
         ...
 
     async def delete(self, scope: Scope) -> None:

@@ -156,8 +156,8 @@ class SemanticRecords(Protocol):
     def missing(self, space: EmbeddingSpace | None, after: int, limit: int) -> list[Unembedded]:
         """Records behind position `after` that have no vector of this space (None: all), in order."""
 
-    def switch(self, space: EmbeddingSpace) -> None:
-        """Make a space the one that is searched, and drop the vectors of all others."""
+    def switch(self, space: EmbeddingSpace) -> bool:
+        """Make a space the one that is searched and drop the vectors of all others; not while one has none in it."""
 
     def forget(self, ids: Sequence[str], by: str, at: int) -> list[str]: ...
 

@@ -17,7 +17,7 @@ from milepost.domain.memory import (
     Recall,
     Scope,
 )
-from milepost.domain.semantic import MemoryRecord, SemanticStats
+from milepost.domain.semantic import MemoryRecord, ReindexStep, SemanticStats
 from milepost.domain.sessions import Session
 from milepost.ledger.codec import canonical_bytes
 from milepost.ports.ledger import Ledger, LedgerTx
@@ -169,6 +169,11 @@ class MemoryService:
         if not gone:
             raise RecordNotFound("There is no such record.", field="ids", fix="See: milepost memory records SESSION")
         return gone
+
+    async def reindex(self, session_id: str, owner: str, after: int) -> ReindexStep:
+        """A step of making the records' vectors anew. Raises what `blocks` does, EmbeddingFailed."""
+        scope = await self._scope(session_id, owner)
+        return await self._stores.semantic.reindex_step(scope, after=after)
 
     async def rebuild(self, session_id: str) -> None:
         """Have a Session's memory made anew from the ledger. Raises SessionNotFound, TurnRunning."""

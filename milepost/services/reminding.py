@@ -118,6 +118,8 @@ class Reminders:
                     exclude_turns=hidden,
                     shown_turns=shown,
                 )
+            if found.recall.problem:
+                found.notes.append(found.recall.problem[:1000])
         except (MilepostError, TimeoutError) as error:
             found.notes.append(_note("Nothing was recalled", error))
 

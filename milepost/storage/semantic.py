@@ -347,18 +347,16 @@ class SqlSemanticRecords:
         where = and_(_r.owner == self._owner, _r.record_id == record)
         self._conn.execute(update(semantic_records).where(where).values(values))
 
-    def switch(self, space: EmbeddingSpace) -> None:
+    def switch(self, space: EmbeddingSpace) -> bool:
         head = self._lock()
+        if self.missing(space, 0, 1):
+            return False
         other = ~and_(_v.embedder == space.embedder, _v.dimensions == space.dimensions)
         self._conn.execute(delete(semantic_vectors).where(_v.owner == self._owner, other))
         mine = update(semantic_records).where(_r.owner == self._owner)
-        self._conn.execute(
-            mine.where(_has_vector(space)).values(embedding=EmbeddingState.EMBEDDED.value, error=None, attempts=0)
-        )
-        self._conn.execute(
-            mine.where(~_has_vector(space)).values(embedding=EmbeddingState.PENDING.value, error=None, retry_at=0)
-        )
+        self._conn.execute(mine.values(embedding=EmbeddingState.EMBEDDED.value, error=None, attempts=0))
         self._save(embedder=space.embedder, dimensions=space.dimensions, generation=head.generation + 1)
+        return True
 
     # --- deleting ---------------------------------------------------------------------------------------------
 

@@ -141,6 +141,18 @@ async def test_records_are_listed_recalled_and_forgotten(stack: Stack, session: 
     assert (event.by, event.turn_id, event.owner) == ("person:api", None, AGENT)
 
 
+async def test_vectors_are_made_anew(stack: Stack, session: str) -> None:
+    client = stack.client
+    before = await ok(await client.get(url(session, "/records")))
+    step = await ok(await client.post(url(session, "/reindex"), json={}))
+    assert step["finished"]
+    assert step["embedded"] == step["records"] == len(before["records"])
+    assert step["dimensions"] >= 8
+    found = await ok(await client.post(url(session, "/recall"), json={"query": "word 3", "k": 2}))
+    assert (found["incomplete"], found["problem"]) == (0, None)
+    await refused(await client.post(url(session, "/reindex"), json={"after": -1}), 422, "invalid_input")
+
+
 async def test_all_of_it_can_be_exported(stack: Stack, session: str) -> None:
     await ok(await stack.client.put(url(session, "/blocks/human"), json={"value": "Kim"}))
     response = await stack.client.get(url(session, "/export"))

@@ -181,7 +181,7 @@ async def test_another_embedder_is_refused_until_the_vectors_are_made_anew(opene
     memory = opened.memory
     await memory.add(ANN, [said(number, f"Sentence number {number}.") for number in range(1, 71)])
     new = opened.again(Embedding("other", 16))
-    with pytest.raises(EmbeddingMismatch, match="milepost memory reindex ses_1 ann"):
+    with pytest.raises(EmbeddingMismatch, match="milepost memory reindex-records ses_1 --agent ann"):
         await new.search(ANN, "sentence")
     [added] = await new.add(ANN, [said(99, "Said meanwhile.")])  # nothing is lost by it
     assert added.embedding is EmbeddingState.PENDING

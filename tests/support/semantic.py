@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+from milepost.domain.embeddings import EmbeddingSpace
 from milepost.domain.errors import MemoryUnavailable, RecordNotFound
 from milepost.domain.memory import DEFAULT_MIN_SCORE, MILLIONTHS, Recall, Recalled, Scope
 from milepost.domain.semantic import (
@@ -17,6 +18,7 @@ from milepost.domain.semantic import (
     EmbeddingState,
     MemoryEntry,
     MemoryRecord,
+    ReindexStep,
     SemanticStats,
     Source,
 )
@@ -108,6 +110,11 @@ class WordMemory:
 
     async def reindex(self, scope: Scope, progress: Progress | None = None) -> SemanticStats:
         return await self.stats(scope)
+
+    async def reindex_step(self, scope: Scope, *, after: int = 0, seconds: float = 5.0) -> ReindexStep:
+        await self._pass()
+        count = len(self.kept.get(scope.key, {}))
+        return ReindexStep(count, count, 0, True, EmbeddingSpace("words", 8))
 
     async def delete(self, scope: Scope) -> None:
         self.kept.pop(scope.key, None)
