@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from milepost.bootstrap.embedders import InstanceEmbedders
+from milepost.bootstrap.embedders import InstanceEmbedders, embeddings_check
 from milepost.config.loading import load_config
 from milepost.domain.embeddings import EmbeddingSpace, LocalEmbedder
 from milepost.domain.errors import ConfigInvalid, EmbedderUnknown, EmbeddingFailed
@@ -310,3 +310,44 @@ async def test_embedders_by_name_and_by_space(tmp_path: Path) -> None:
         found.named("fast")
     with pytest.raises(ConfigInvalid, match="embedder 'wild' that is not configured"):
         embedders(tmp_path, "embeddings: {default: wild, embedders: {wide: {type: lexical}}}")
+
+
+async def test_doctor_tells_which_embedder_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "find_spec", lambda name: None)
+    path = tmp_path / "milepost.yaml"
+    path.write_text("")
+    check = await embeddings_check(load_config(path))
+    assert check.ok and check.detail.startswith("'lexical' is used: lexical-hash/1 (64 dimensions).")
+    assert "pip install 'milepost[onnx]'" in check.detail
+    path.write_text("embeddings: {default: minilm}")
+    check = await embeddings_check(load_config(path))
+    assert not check.ok and "not installed: onnxruntime" in check.detail and "milepost[onnx]" in str(check.fix)
+    with EmbeddingServer() as server:
+        path.write_text(remote(server, "openai", "text-embedding-3-small"))
+        monkeypatch.setenv("FAR_KEY", "secret-of-the-far-service")
+        assert "far/text-embedding-3-small (1536 dimensions)" in (await embeddings_check(load_config(path))).detail
+        server.faults.append(Fault(401, {"error": {"message": "no"}}))
+        check = await embeddings_check(load_config(path))
+        assert not check.ok and "answered 401" in check.detail
+
+
+def test_a_model_is_looked_for_here_before_it_is_fetched(tmp_path: Path) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def make(model: str, *, device: str, local_files_only: bool = False) -> str:
+        asked.append((model, local_files_only))
+        if local_files_only:
+            raise OSError("not here")
+        return "the model"
+
+    def opened(model: str, *, download: bool) -> Any:
+        config = LocalEmbedder(model, 384, download)
+        return SentenceTransformerEmbedder(config, threads=1, seconds=1, load_seconds=1)._opened(make)
+
+    assert opened("org/model", download=True) == "the model"
+    assert asked == [("org/model", True), ("org/model", False)]
+    asked.clear()
+    for model, download in (("org/model", False), (str(tmp_path), True)):
+        with pytest.raises(EmbeddingFailed, match="not on this machine"):
+            opened(model, download=download)
+    assert asked == [("org/model", True), (str(tmp_path), True)]
