@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from milepost.bootstrap.checkpoints import checkpoint_settings, open_checkpoints
 from milepost.bootstrap.data_root import MIN_FREE_BYTES, DataRoot
 from milepost.bootstrap.embedders import embeddings_check
 from milepost.bootstrap.extensions import Extensions
 from milepost.bootstrap.ownership import foreign_packages
 from milepost.bootstrap.snapshots import open_snapshots
 from milepost.config.loading import Config
-from milepost.domain.errors import SnapshotFailed, TemporalUnavailable
+from milepost.domain.checkpoints import CheckpointPolicy
+from milepost.domain.errors import SnapshotFailed, StorageUnavailable, TemporalUnavailable
 from milepost.domain.providers import Route
 from milepost.ports.ledger import Ledger
 from milepost.ports.models import ModelGateway
@@ -60,6 +62,7 @@ def functions(parts: Parts) -> dict[str, CheckFunction]:
         "temporal": partial(_temporal, parts),
         "sandbox": partial(_sandbox, parts),
         "snapshots": partial(_snapshots, parts),
+        "checkpoints": partial(_checkpoints, parts),
         "embeddings": partial(embeddings_check, parts.config),
     }
     for name in parts.config.tools:
@@ -156,6 +159,21 @@ async def _hook(parts: Parts, name: str) -> Check:
     rule = parts.config.hooks[name].rule
     tools = "any tool" if rule.tools is None else ", ".join(rule.tools)
     return Check(f"hook:{name}", True, f"{rule.when} {tools}; when it fails: {rule.on_failure}.")
+
+
+async def _checkpoints(parts: Parts) -> Check:
+    """Whether the cache of conversations can be used; whether each file can is told by `milepost checkpoint list`."""
+    policy = checkpoint_settings(parts.config).policy
+    if policy is CheckpointPolicy.NONE:
+        return Check(
+            "checkpoints", True, "Off by configuration: after a restart conversations are read from the ledger."
+        )
+    store = open_checkpoints(parts.root)
+    try:
+        conversations = await asyncio.to_thread(lambda: len(store.usable_keys()))
+    except StorageUnavailable as error:
+        return Check("checkpoints", False, f"{error.message} Turns run, and read the ledger.", error.fix)
+    return Check("checkpoints", True, f"{policy}; of {conversations} conversations in {parts.root.checkpoints}.")
 
 
 async def _snapshots(parts: Parts) -> Check:

@@ -95,6 +95,16 @@ class CheckpointFiles:
             ]
         return []
 
+    def usable_keys(self) -> list[str]:
+        """The folders there are, if nobody else can write to the one they are in. Raises StorageUnavailable."""
+        with _storage(self._folder), contextlib.suppress(FileNotFoundError):
+            status = self._folder.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                raise StorageUnavailable(
+                    f"Others can write to {self._folder}.", fix=f"chmod 700 {self._folder}, or remove the folder."
+                )
+        return self.keys()
+
     def leftovers(self, older_than: float) -> Iterator[Path]:
         """Temporary files of writers that were killed before a time in seconds since the epoch."""
         for key in self.keys():

@@ -159,7 +159,7 @@ def test_chat_answers_commands_itself_and_leaves_no_session_without_a_turn(insta
     done = instance.run("chat", stdin="/model gpt\n/help\n\n/exit\n")
     assert done.code == 0, done.err
     assert "There is no command /model." in done.err
-    assert done.err.count("Commands: /help, /exit") == 2
+    assert done.err.count("/help, /exit") == 2
     assert sessions() == before
     script = instance.script('responses: [{text: "Yes."}]')
     done = instance.run("chat", "--script", script, "--json", stdin="/etc/hosts\n /model\n")
@@ -194,6 +194,7 @@ def test_url_and_doctor_tell_about_the_running_instance(instance: Milepost) -> N
         "temporal",
         "sandbox",
         "snapshots",
+        "checkpoints",
         "embeddings",
         "model:default",
     }

@@ -270,6 +270,7 @@ async def test_policies(bench: Bench, settings: CheckpointSettings, files: int) 
     assert len(bench.paths()) == files
 
 
+@pytest.mark.slow
 async def test_a_large_conversation_is_written_when_an_eighth_is_new(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,6 +248,7 @@ async def test_reverting_takes_back_its_own_lines_alone(bench: Bench) -> None:
         await bench.service.apply(found.consolidation_id, actor="test")
 
 
+@pytest.mark.slow
 async def test_an_edit_made_meanwhile_is_not_overwritten(bench: Bench) -> None:
     session = await _talked(bench)
     bench.gateway.hold = asyncio.Event()
@@ -298,6 +299,7 @@ async def test_stopping_an_agent_ends_its_running_turn(bench: Bench) -> None:
     assert (await bench.turns.stack.ended(turn.turn_id)).state is TurnState.STOPPED
 
 
+@pytest.mark.slow
 async def test_a_failed_call_is_tried_again_and_then_told(bench: Bench) -> None:
     session = await _talked(bench)
     done = await bench.run(ModelUnavailable("down"), answer(("human", "Is called Ann.", [])))
@@ -313,6 +315,7 @@ async def test_a_failed_call_is_tried_again_and_then_told(bench: Bench) -> None:
     assert (await bench.run(answer(("human", "Says more.", [1])))).promotions == 1
 
 
+@pytest.mark.slow
 async def test_a_rewind_takes_the_promotions_back(bench: Bench) -> None:
     session = await _talked(bench)
     await bench.run(answer(("human", "Is called Ann.", [])))
@@ -321,6 +324,7 @@ async def test_a_rewind_takes_the_promotions_back(bench: Bench) -> None:
     assert await bench.value(session) == ""
 
 
+@pytest.mark.slow
 async def test_a_person_may_review_first(
     sqlite_opened: OpenLedger, temporal_address: TemporalAddress, tmp_path: Path
 ) -> None:
@@ -343,6 +347,7 @@ async def test_a_person_may_review_first(
         assert (await bench.run()).asked == 0, "what was rejected is not proposed again"
 
 
+@pytest.mark.slow
 async def test_no_budget_no_call(sqlite_opened: OpenLedger, temporal_address: TemporalAddress, tmp_path: Path) -> None:
     budget = Budget(session=Limits(model_calls=1), turn=Limits(model_calls=1))
     async with _bench(sqlite_opened, temporal_address, tmp_path, budget=budget) as bench:
@@ -392,6 +397,7 @@ async def test_the_schedule(bench: Bench) -> None:
     assert instance not in [item.id async for item in await client.list_schedules()]
 
 
+@pytest.mark.slow
 async def test_the_worker_keeps_the_schedule_and_it_starts_passes(bench: Bench) -> None:
     session = await _talked(bench)
     bench.gateway.said = [answer(("human", "Is called Ann.", []))]
@@ -440,6 +446,7 @@ async def test_an_attempt_whose_worker_is_lost_is_charged_and_repeated(bench: Be
     assert (spending.assumed_tokens, spending.reserved_tokens) == (50, 0)
 
 
+@pytest.mark.slow
 async def test_one_that_nobody_works_on_any_more_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await _talked(bench)
     consolidator = _consolidator(bench)
@@ -456,6 +463,7 @@ async def test_one_that_nobody_works_on_any_more_is_given_up(bench: Bench, monke
     assert (spending.assumed_tokens, spending.reserved_tokens) == (50, 0)
 
 
+@pytest.mark.slow
 async def test_a_kill_while_texts_are_written_loses_and_doubles_none(
     sqlite_opened: OpenLedger, temporal_address: TemporalAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
