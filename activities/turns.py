@@ -39,7 +39,7 @@ from milepost.domain.tools import (
 )
 from milepost.domain.turns import Turn, TurnState
 from milepost.engine.casting import Role, cast
-from milepost.engine.overrides import overridden
+from milepost.engine.overrides import overridden, with_skills
 from milepost.ports.hooks import Hooks
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.prices import Prices
@@ -102,7 +102,7 @@ class TurnActivities:
                     starts = []
                     for role in cast(self._agents, named):
                         require_started(tx, role.config.agent_id)
-                        starts.append(self._started(turn, role, reason, limits, _has_files(tx, turn)))
+                        starts.append(self._started(turn, session, role, reason, limits, _has_files(tx, turn)))
                 except MilepostError as error:
                     return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))
                 events = [NewEvent(started_key(turn.turn_id, each.agent), each, turn.turn_id) for each in starts]
@@ -114,11 +114,12 @@ class TurnActivities:
             return await self._ledger.write(body)
 
     def _started(
-        self, turn: Turn, role: Role, tools_unavailable: str | None, limits: Limits, attached: bool
+        self, turn: Turn, session: Session, role: Role, tools_unavailable: str | None, limits: Limits, attached: bool
     ) -> AgentStarted:
         options = turn.request.options
         named = not (is_worker(role.part) or is_planning(role.part))
-        agent = overridden(role.config, options.overrides) if named else role.config
+        agent = with_skills(role.config, session.skills if named else None)
+        agent = overridden(agent, options.overrides) if named else agent
         memory = agent.memory if self._has_memory and agent.role is AgentRole.AUTONOMOUS else None
         # Files are the request's; a worker is given a subtask.
         attached = attached and not is_worker(role.part)

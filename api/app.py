@@ -32,6 +32,7 @@ from api.routes import (
     root,
     search,
     sessions,
+    skills,
     turns,
 )
 from milepost.security.access import Access
@@ -88,7 +89,7 @@ def create_app(
     app.state.cookie_name = cookie_name
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
     reading = (sessions, environments, turns, history, rewinds, checkpoints, memory, search)
-    work = (*reading, agents, agent_settings, exports, imports, attachments, approvals)
+    work = (*reading, agents, agent_settings, skills, exports, imports, attachments, approvals)
     for area in (*work, long_term, models, live, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)

@@ -45,6 +45,7 @@ _TAGS = {
     "attachments": "Files that a Session's turns refer to.",
     "approvals": "What waits for a person, what a person decided for calls to come, and how lost calls turned out.",
     "live": "Events and text as they come. The WebSocket at `/api/v1/ws?session=...&after=...` sends the same frames.",
+    "skills": "Instructions that agents load when they need them.",
     "models": "What can be called with the configured keys.",
     "instance": "Health and what runs here.",
     "logins": "Cookies for browsers.",

@@ -26,6 +26,7 @@ from cli.commands import (
     search,
     servers,
     sessions,
+    skills,
     turns,
     verify,
 )
@@ -55,6 +56,7 @@ for module in (
     exports,
     checkpoints,
     agents,
+    skills,
     attachments,
     memory,
     approvals,

@@ -21,6 +21,7 @@ from milepost.bootstrap.temporal import TemporalConnection, embedded
 from milepost.config.loading import Config
 from milepost.domain.errors import ConfigInvalid
 from milepost.services.longterm.tools import LongTermTools
+from milepost.services.skills import SkillTools
 
 if TYPE_CHECKING:
     from workers.process import ExecutionParts
@@ -109,7 +110,9 @@ def execution_parts(core: Core) -> ExecutionParts:
         redactor=core.config.secrets.redactor,
         prices=core.prices,
         counters=core.counters,
-        custom_tools=LongTermTools(core.extensions.tools, core.long_term, core.config.agents),
+        custom_tools=SkillTools(
+            LongTermTools(core.extensions.tools, core.long_term, core.agents), core.config.skills.skills
+        ),
         hooks=core.extensions.hooks,
         snapshots=core.snapshots,
         checkpoints=core.checkpoints,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -25,7 +26,10 @@ router = APIRouter(prefix="/api/v1", tags=["sessions"])
 )
 async def open_session(body: SessionOpen, services: AppServices) -> Response:
     """The Location header names the new Session. Agents that the configuration does not have are a 404."""
-    session = await services.sessions.open(body.command())
+    wanted = body.command()
+    if wanted.skills is not None:
+        wanted = replace(wanted, skills=services.skills.check(wanted.skills))
+    session = await services.sessions.open(wanted)
     return reply(SessionShape.of(session), 201, {"Location": f"/api/v1/sessions/{session.session_id}"})
 
 

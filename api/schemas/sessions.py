@@ -9,6 +9,7 @@ from pydantic import Field
 
 from api.schemas.base import Body, Query, Shape, at_most
 from api.schemas.budgets import BudgetBody
+from api.schemas.skills import SkillIds
 from api.times import rfc3339, rfc3339_or_none
 from milepost.domain.errors import InvalidInput
 from milepost.domain.sessions import Session, SessionMode, SessionStatus
@@ -37,12 +38,17 @@ class SessionOpen(Body):
         Field(max_length=20, default_factory=list, description="Ports of the sandbox to publish on loopback."),
     ]
 
+    skills: Annotated[SkillIds | None, Field(description="Skills of the Session; without it those of its agents.")] = (
+        None
+    )
+
     def command(self) -> OpenSession:
         """Raises InvalidInput for a path that is not absolute (the caller's folder is not the server's)."""
         absolute_path(self.workspace)
         limits = None if self.budget is None else self.budget.limits()
         mode = None if self.mode is None else SessionMode(self.mode)
-        return OpenSession(self.workspace, self.title, tuple(self.agents), mode, self.image, limits, tuple(self.ports))
+        ports, skills = tuple(self.ports), None if self.skills is None else tuple(self.skills)
+        return OpenSession(self.workspace, self.title, tuple(self.agents), mode, self.image, limits, ports, skills)
 
 
 def absolute_path(path: str) -> str:
@@ -92,6 +98,7 @@ class SessionShape(Shape):
     agents: list[str]
     workspace: WorkspaceShape
     image: str | None
+    skills: list[str] | None
     created_at: str
     closed_at: str | None
 
@@ -105,6 +112,7 @@ class SessionShape(Shape):
             agents=list(session.agents),
             workspace=WorkspaceShape(workspace_id=session.workspace.workspace_id, path=session.workspace.path),
             image=session.image,
+            skills=None if session.skills is None else list(session.skills),
             created_at=rfc3339(session.created_at),
             closed_at=rfc3339_or_none(session.closed_at),
         )

@@ -42,6 +42,10 @@ async def new(
         typer.Option("--port", metavar="N", help="Port of the sandbox to publish on loopback; may be repeated."),
     ] = None,
     budget: SessionBudget = None,
+    skill: Annotated[
+        list[str] | None,
+        typer.Option("--skill", metavar="ID", help="Skill of the Session, in place of the agent's; may be repeated."),
+    ] = None,
 ) -> None:
     """Open a Session on a folder."""
     from cli.connection import Need, reach
@@ -53,6 +57,7 @@ async def new(
         "image": image,
         "ports": port or None,
         "budget": budget_body(budget),
+        "skills": skill or None,
     }
     async with reach(call, Need.WRITE) as reached:
         session = await reached.client.post(f"{API}/sessions", body)

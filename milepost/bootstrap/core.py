@@ -60,6 +60,7 @@ from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService, workspace_folder
+from milepost.services.skills import SkillService
 from milepost.services.turns import TurnService
 from milepost.services.workbench import Workbench
 from milepost.storage import FileBlobStore, SchemaStatus, open_ledger, open_notifier, schema_state, upgrade
@@ -149,6 +150,9 @@ class Core:
             long_term=self.long_term,
             live=LiveService(self.ledger, self.notifier, self.clock),
             contents=self.contents,
+            skills=SkillService(
+                self.ledger, self.clock, self.ids, self.config.skills.skills, self.config.skills.problems
+            ),
             agent_settings=AgentFile(self.config.path, self.agents.refresh),
             models=ModelService(self.gateway, self.config.providers, agents, self.ids),
             health=HealthService(checks.functions(parts), READY_PARTS),

@@ -43,6 +43,7 @@ from milepost.domain.prices import PriceList, PriceRule, PriceTier, TokenPrices
 from milepost.domain.providers import (
     Route,
 )
+from milepost.domain.skills import SKILL_TOOL
 from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import ANY_TOOL, BUILTIN_TOOL_POLICIES, Approval, ToolDefinition, ToolPolicy
 
@@ -115,6 +116,19 @@ def _check_tools(settings: Settings) -> Iterator[Fault]:
             if tool not in (*known, ANY_TOOL):
                 message = "is neither a built-in tool nor one configured under 'tools'."
                 yield ("agents", agent_id, "approvals", tool), message, nearest(tool, [*known, ANY_TOOL])
+
+
+def check_skills(settings: Settings, known: Iterable[str]) -> Iterator[Fault]:
+    """Skills of agents that there are not, and tools with a skill's name."""
+    ids = sorted(known)
+    for agent_id, agent in settings.agents.items():
+        for index, skill in enumerate(agent.skills):
+            if skill not in ids:
+                message = f"names a skill '{skill}' that is not there."
+                yield ("agents", agent_id, "skills", index), message, nearest(skill, ids)
+    for name in settings.tools:
+        if name.startswith(SKILL_TOOL):
+            yield ("tools", name), f"begins with '{SKILL_TOOL}', as the tools of skills do.", "Give it another name."
 
 
 def _check_hooks(settings: Settings) -> Iterator[Fault]:
@@ -202,6 +216,7 @@ def _agent(settings: Settings, name: str, section: AgentSection) -> AgentConfig:
         fallbacks=_fallbacks(settings, section),
         budget=_budget(section.budget),
         memory=memory_settings(section.memory),
+        skills=tuple(section.skills),
         context=ContextPolicy(section.context.compact, section.context.threshold, section.context.window),
         long_term=longterm.agent_long_term(name, section.long_term_memory),
         role=AgentRole(section.role),

@@ -30,6 +30,7 @@ from milepost.config.models import Settings
 from milepost.config.problems import ConfigProblems, problem_at, problems_of
 from milepost.config.references import is_reference
 from milepost.config.secrets import ReferenceSecrets
+from milepost.config.skills import SkillBook, read_skills
 from milepost.domain.agents import AgentConfig
 from milepost.domain.embeddings import EmbeddingsConfig
 from milepost.domain.errors import ConfigInvalid, SecretMissing
@@ -59,6 +60,7 @@ class Config:
     hooks: Mapping[str, HookConfig]
     default_agent: str
     prices: PriceList
+    skills: SkillBook
     embeddings: EmbeddingsConfig
     long_term: LongTermConfig
     secrets: ReferenceSecrets
@@ -154,6 +156,10 @@ def load_config(explicit: Path | None = None) -> Config:
     if faults:
         raise ConfigProblems(faults)
     base = path.parent if path is not None else Path.cwd()
+    skills = read_skills([base / folder.expanduser() for folder in settings.skills.folders])
+    faults = [problem_at(*fault, document, env) for fault in convert.check_skills(settings, skills.skills)]
+    if faults:
+        raise ConfigProblems(faults)
     return Config(
         settings=settings,
         path=path,
@@ -164,6 +170,7 @@ def load_config(explicit: Path | None = None) -> Config:
         hooks=convert.hooks(settings),
         default_agent=convert.default_agent(settings),
         prices=convert.prices(settings),
+        skills=skills,
         embeddings=embeddings(settings.embeddings),
         long_term=long_term(settings.long_term_memory),
         secrets=ReferenceSecrets(base),

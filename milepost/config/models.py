@@ -25,6 +25,7 @@ from milepost.config.tools import CustomToolName, ToolSection
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT, MAX_ROUNDS
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
 from milepost.domain.compaction import DEFAULT_THRESHOLD
+from milepost.domain.skills import MAX_SKILLS
 from milepost.engine.images import CURATED
 from milepost.security.schemas import check_parameters
 
@@ -184,6 +185,8 @@ class AgentSection(Section):
     budget: BudgetSection = BudgetSection()
     memory: MemorySection = MemorySection()
     context: ContextSection = ContextSection()
+    skills: Annotated[tuple[str, ...], Field(max_length=MAX_SKILLS)] = ()
+    """Skills it has in Sessions that do not say which."""
     long_term_memory: AgentLongTermSection = AgentLongTermSection()
     role: Literal["autonomous", "coordinator"] = "autonomous"
     """autonomous works itself; a coordinator plans, has its workers work, and puts the results together."""
@@ -193,6 +196,11 @@ class AgentSection(Section):
     """Agents whose outputs this one builds on, in a Session with several."""
     on_failure: Literal["fail", "continue"] = "fail"
     """What its failure means in a Session with several agents: the turn fails, or the others go on without it."""
+
+
+class SkillsSection(Section):
+    folders: Annotated[tuple[Path, ...], Field(max_length=20)] = ()
+    """Folders of skills: each has folders with a SKILL.md. Relative ones are relative to this file's folder."""
 
 
 class LimitsSection(Section):
@@ -289,6 +297,7 @@ class Settings(Section):
     """Model providers by name. 'scripted' is always there."""
     agents: dict[Name, AgentSection] = Field(default_factory=dict)
     """Agents by id. Without any there is one, 'default', on the scripted provider."""
+    skills: SkillsSection = SkillsSection()
     default_agent: str | None = None
     """Agent of Sessions that name none. Needed with more than one agent unless one is called 'default'."""
     tools: Annotated[dict[CustomToolName, ToolSection], Field(max_length=128)] = Field(default_factory=dict)

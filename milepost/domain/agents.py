@@ -69,6 +69,7 @@ class AgentConfig:
     budget: Budget = field(default_factory=Budget)
     long_term: AgentLongTerm | None = None
     memory: MemorySettings | None = None
+    skills: tuple[str, ...] = ()
     context: ContextPolicy = field(default_factory=ContextPolicy)
     role: AgentRole = AgentRole.AUTONOMOUS
     workers: tuple[str, ...] = ()

@@ -49,6 +49,17 @@ class SessionOpened:
     mode: str
     agents: tuple[str, ...]
     budget: Limits | None = None
+    skills: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSkillsSet:
+    """The skills that the Session's agents have from now on; None: each its own."""
+
+    TYPE: ClassVar[str] = "session.skills_set"
+    VERSION: ClassVar[int] = 1
+    skills: tuple[str, ...] | None
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,6 +654,7 @@ class InstanceStarted:
 
 Event = (
     SessionOpened
+    | SessionSkillsSet
     | SessionClosed
     | SessionReopened
     | TurnBegun
@@ -689,6 +701,7 @@ Event = (
 
 SESSION_EVENTS: tuple[type[Event], ...] = (
     SessionOpened,
+    SessionSkillsSet,
     SessionClosed,
     SessionReopened,
     TurnBegun,

@@ -30,7 +30,10 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`created_at` and `closed_at` are microseconds since the epoch, UTC. `image` is None for the default image."""
+    """`created_at` and `closed_at` are microseconds since the epoch, UTC. `image` is None for the default image.
+
+    `skills` are those that its agents have in it; None: each has its own.
+    """
 
     session_id: str
     workspace: Workspace
@@ -41,3 +44,4 @@ class Session:
     image: str | None
     created_at: int
     closed_at: int | None
+    skills: tuple[str, ...] | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from milepost.domain.agents import MAX_ROUNDS, AgentConfig
 from milepost.domain.errors import InvalidInput
 from milepost.domain.messages import Sampling
+from milepost.domain.skills import skill_tools
 from milepost.domain.turns import Overrides
 
 
@@ -30,6 +31,11 @@ def overridden(agent: AgentConfig, overrides: Overrides | None) -> AgentConfig:
         tools=agent.tools if overrides.tools is None else tuple(t for t in agent.tools if t in overrides.tools),
         memory=None if overrides.stateless else agent.memory,
     )
+
+
+def with_skills(agent: AgentConfig, chosen: tuple[str, ...] | None) -> AgentConfig:
+    """The agent with the tools of the skills that were chosen for it; None: of its own."""
+    return replace(agent, tools=(*agent.tools, *skill_tools(agent.skills if chosen is None else chosen)))
 
 
 def _check_tools(agent: AgentConfig, tools: tuple[str, ...]) -> None:

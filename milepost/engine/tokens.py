@@ -96,7 +96,7 @@ def _name(number: int, message: Message) -> str:
 def _message(message: Message, count: Callable[[str], float]) -> float:
     match message:
         case UserMessage():
-            return count(message.text.text) + PER_IMAGE * len(message.images)
+            return count(message.before) + count(message.text.text) + PER_IMAGE * len(message.images)
         case ToolMessage():
             return count(message.text.text)
         case AssistantMessage():

@@ -100,6 +100,8 @@ class Sessions(Protocol):
 
     def set_status(self, session_id: str, status: SessionStatus, closed_at: int | None) -> None: ...
 
+    def set_skills(self, session_id: str, skills: tuple[str, ...] | None) -> None: ...
+
     def workspace(self, path: str, new: Workspace) -> Workspace:
         """The Workspace of this path; adds `new` if there is none."""
 

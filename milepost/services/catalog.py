@@ -28,6 +28,7 @@ from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService
+from milepost.services.skills import SkillService
 from milepost.services.turns import TurnService
 
 
@@ -57,6 +58,7 @@ class Services:
     live: LiveService
     contents: Contents
     agent_settings: AgentEditor
+    skills: SkillService
     models: ModelService
     health: HealthService
     temporal_ui: str

@@ -155,7 +155,7 @@ class ForkService:
         tx.sessions.add(session)
         limits = tx.budgets.limits(source.session_id)
         tx.budgets.set_limits(session_id, limits)
-        opened = SessionOpened(path, title, source.mode, source.agents, limits)
+        opened = SessionOpened(path, title, source.mode, source.agents, limits, source.skills)
         tx.events.append(session_id, StreamKind.SESSION, [NewEvent("session.opened", opened)], now)
         fork = Fork(
             session_id=session_id,

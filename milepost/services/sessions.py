@@ -38,6 +38,7 @@ class OpenSession:
     image: str | None = None
     budget: Limits | None = None
     ports: tuple[int, ...] = ()
+    skills: tuple[str, ...] | None = None
 
 
 class SessionService:
@@ -93,11 +94,12 @@ class SessionService:
                 image=request.image,
                 created_at=now,
                 closed_at=None,
+                skills=request.skills,
             )
             tx.sessions.add(session)
             if request.budget is not None:
                 tx.budgets.set_limits(session_id, request.budget)
-            opened = SessionOpened(path, title, mode, agents, request.budget)
+            opened = SessionOpened(path, title, mode, agents, request.budget, request.skills)
             tx.events.append(session_id, StreamKind.SESSION, [NewEvent("session.opened", opened)], now)
             if ports:
                 plan = EnvironmentPlan(image=request.image, ports=ports, chosen_ports=ports)

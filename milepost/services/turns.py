@@ -27,7 +27,7 @@ from milepost.domain.sessions import Session
 from milepost.domain.turns import Overrides, Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
 from milepost.domain.usage import Usage
 from milepost.engine.casting import cast
-from milepost.engine.overrides import overridden
+from milepost.engine.overrides import overridden, with_skills
 from milepost.ledger.codec import canonical_bytes, to_json
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
 from milepost.ports.notifier import OUTBOX_TOPIC, stop_topic
@@ -167,7 +167,7 @@ class TurnService:
         def body(tx: LedgerTx) -> TurnView:
             session = tx.sessions.get(old.session_id)
             require_active(session)
-            self._check_routes(old.request.options, session.agents)
+            self._check_routes(old.request.options, session)
             self._check_lives(tx, old.request.options, session)
             running = tx.turns.running(old.session_id)
             if running is not None:
@@ -188,7 +188,7 @@ class TurnService:
                 return self._view(tx, existing, now)
             session = tx.sessions.get(session_id)
             require_active(session)
-            self._check_routes(accepted.options, session.agents)
+            self._check_routes(accepted.options, session)
             self._check_lives(tx, accepted.options, session)
             running = tx.turns.running(session_id)
             if running is not None:
@@ -247,11 +247,11 @@ class TurnService:
         for role in cast(self._agents, session.agents if options.agent is None else (options.agent,)):
             require_started(tx, role.config.agent_id)
 
-    def _check_routes(self, options: TurnOptions, agents: Sequence[str]) -> None:
-        for provider, model in self._routes(options, agents):
+    def _check_routes(self, options: TurnOptions, session: Session) -> None:
+        for provider, model in self._routes(options, session.agents):
             self._validate_route(provider, model)
-        for agent in (options.agent,) if options.agent else agents:
-            overridden(self._agents[agent], options.overrides)
+        for agent in (options.agent,) if options.agent else session.agents:
+            overridden(with_skills(self._agents[agent], session.skills), options.overrides)
 
     def _routes(self, options: TurnOptions, agents: Sequence[str]) -> list[tuple[str, str]]:
         """What every part of the turn will ask. Raises AgentUnknown, ConfigInvalid."""

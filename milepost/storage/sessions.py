@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, select, update
 
 from milepost.domain.errors import SessionNotFound
 from milepost.domain.sessions import Session, SessionMode, SessionStatus, Workspace
 from milepost.ledger.codec import canonical_bytes, parse
 from milepost.storage.statements import insert_ignore
-from milepost.storage.tables import sessions, workspaces
+from milepost.storage.tables import session_skills, sessions, workspaces
 
 _ADD = insert(sessions)
 _ADD_WORKSPACE = insert_ignore(workspaces)
@@ -20,11 +20,14 @@ _WORKSPACE = select(workspaces.c.workspace_id, workspaces.c.path, workspaces.c.c
 )
 _SELECT = select(
     sessions,
+    session_skills.c.skills,
     workspaces.c.path.label("workspace_path"),
     workspaces.c.created_at.label("workspace_created_at"),
-).join_from(sessions, workspaces)
+).select_from(sessions.join(workspaces).outerjoin(session_skills))
 _GET = _SELECT.where(sessions.c.session_id == bindparam("session"))
 _PAGE = _SELECT.order_by(sessions.c.created_at.desc(), sessions.c.session_id.desc())
+_ADD_SKILLS = insert(session_skills)
+_DROP_SKILLS = delete(session_skills).where(session_skills.c.session_id == bindparam("session"))
 _SET_STATUS = (
     update(sessions)
     .where(sessions.c.session_id == bindparam("session"))
@@ -53,6 +56,13 @@ class SqlSessions:
                 "closed_at": session.closed_at,
             },
         )
+        if session.skills is not None:
+            self.set_skills(session.session_id, session.skills)
+
+    def set_skills(self, session_id: str, skills: tuple[str, ...] | None) -> None:
+        self._conn.execute(_DROP_SKILLS, {"session": session_id})
+        if skills is not None:
+            self._conn.execute(_ADD_SKILLS, {"session_id": session_id, "skills": canonical_bytes(list(skills))})
 
     def get(self, session_id: str) -> Session:
         row = self._conn.execute(_GET, {"session": session_id}).first()
@@ -121,4 +131,5 @@ def _session(row: Row[Any]) -> Session:
         image=row.image,
         created_at=row.created_at,
         closed_at=row.closed_at,
+        skills=None if row.skills is None else tuple(parse(row.skills)),
     )

@@ -161,6 +161,14 @@ sessions = Table(
     CheckConstraint(one_of("status", SessionStatus), name="status"),
 )
 
+session_skills = Table(
+    "session_skills",
+    metadata,
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("skills", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("session_id"),
+)
+
 turns = Table(
     "turns",
     metadata,

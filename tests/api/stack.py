@@ -17,6 +17,7 @@ from api.app import create_app
 from api.server import ApiServer
 from milepost.bootstrap.system import SystemClock, UuidIds
 from milepost.config.agents import AgentFile
+from milepost.config.skills import read_skills
 from milepost.domain.agents import AgentConfig
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
@@ -67,6 +68,7 @@ from milepost.services.outcomes import OutcomeService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService, workspace_folder
+from milepost.services.skills import SkillService
 from milepost.services.turns import TurnService
 from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
@@ -351,6 +353,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         long_term=long_term(ledger, clock),
         live=LiveService(ledger, notifier, clock),
         contents=contents,
+        skills=SkillService(ledger, clock, ids, read_skills([]).skills),
         agent_settings=AgentFile(root / "milepost.yaml"),
         models=ModelService(Gateway(SCRIPTED, NoSecrets()), SCRIPTED, agents, ids),
         health=HealthService({name: check(name) for name in checks}, frozenset({"ledger"})),

@@ -27,6 +27,7 @@ from milepost.domain.usage import Usage
 from milepost.engine.tokens import request_items, total
 from milepost.ledger.codec import decode_event, to_json
 from milepost.ports.models import SUMMARY, ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
+from milepost.ports.tools import CustomTools
 from milepost.storage import open_ledger, open_notifier
 from tests.support.driven import AGENT, Driver
 
@@ -101,12 +102,13 @@ async def driven(
     window: int = WINDOW,
     size: int = 2_000,
     policy: ContextPolicy | None = None,
+    tools: CustomTools | None = None,
 ) -> AsyncIterator[Driver]:
     notifier = await open_notifier(url)
     ledger = await open_ledger(url, notifier)
     agent = AgentConfig(AGENT, "instant", "instant", context=policy or ContextPolicy(window=window))
     try:
-        yield Driver(ledger, notifier, folder, lambda: size, agent=agent, gateway=model)  # type: ignore[arg-type]
+        yield Driver(ledger, notifier, folder, lambda: size, agent=agent, gateway=model, custom_tools=tools)  # type: ignore[arg-type]
     finally:
         await ledger.close()
         await notifier.close()

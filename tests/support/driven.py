@@ -41,6 +41,7 @@ from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.models import ModelCompleted, ModelGateway, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.ports.notifier import Notifier
 from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, SandboxHealth, SandboxSpec
+from milepost.ports.tools import CustomTools, NoCustomTools
 from milepost.ports.workflows import EnvironmentStart, TurnStart, WorkflowState
 from milepost.services.checkpoints import CheckpointSettings
 from milepost.services.contents import Contents
@@ -261,6 +262,7 @@ class Driver:
         checkpoint_settings: CheckpointSettings | None = None,
         agent: AgentConfig | None = None,
         gateway: ModelGateway | None = None,
+        custom_tools: CustomTools | None = None,
     ) -> None:
         chosen = random.Random(seed)
         clock, ids = SteppingClock(), UuidIds()
@@ -278,6 +280,7 @@ class Driver:
             lambda session: SandboxSpec(session.session_id, ledger.instance_id, session.workspace.path),
         )
         self.sessions = SessionService(ledger, clock, ids, agents, AGENT)
+        self.agents = agents
         self.contents = contents
         self.history = HistoryService(ledger)
         self.clock = clock
@@ -294,6 +297,7 @@ class Driver:
             definitions,
             "driver",
             "driver-host",
+            custom_tools=custom_tools or NoCustomTools(),
             checkpoints=checkpoints,
             checkpoint_settings=checkpoint_settings or CheckpointSettings(),
         )
