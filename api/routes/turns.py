@@ -11,6 +11,7 @@ from api.dependencies import Actor, AppServices, SessionId, TurnId
 from api.documentation import problems
 from api.responses import reply
 from api.schemas.changes import ChangesShape
+from api.schemas.estimates import EstimateBody, EstimateShape
 from api.schemas.turns import (
     ActiveTurn,
     BegunTurn,
@@ -94,6 +95,17 @@ async def active_turn(session_id: SessionId, services: AppServices) -> Response:
     """The Session's running turn, or null."""
     view = await services.turns.active(session_id)
     return reply(ActiveTurn(turn=None if view is None else turn_shape(services, view)))
+
+
+@router.post(
+    "/sessions/{session_id}/estimate",
+    response_model=EstimateShape,
+    responses=problems(404, 409, 422),
+    summary="Estimate a turn",
+)
+async def estimate_turn(session_id: SessionId, body: EstimateBody, services: AppServices) -> EstimateShape:
+    """What a turn with this request may use; nothing is begun and no model is called."""
+    return EstimateShape.of(await services.estimates.estimate(session_id, body.text, body.agent))
 
 
 @router.get("/turns/{turn_id}", response_model=TurnShape, responses=problems(404), summary="Get a turn")

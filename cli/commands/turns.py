@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.budgets import TurnBudget, budget_body
-from cli.commands import changes
+from cli.commands import changes, estimates
 from cli.commands.attachments import Attach
 from cli.commands.run import Agent, Model, Provider, Request, Script, Wait, exit_of_turn, show_turn
 from cli.failures import Exit
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     command(group, "retry")(retry)
     command(group, "show")(show)
     changes.register(group)
+    estimates.register(group)
 
 
 async def send(

@@ -44,6 +44,7 @@ from milepost.services.consolidations import ConsolidationService
 from milepost.services.contents import Contents
 from milepost.services.environment_gate import EnvironmentGate
 from milepost.services.environments import EnvironmentService
+from milepost.services.estimates import EstimateService
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
@@ -64,6 +65,7 @@ from milepost.services.skills import SkillService
 from milepost.services.turns import TurnService
 from milepost.services.workbench import Workbench
 from milepost.storage import FileBlobStore, SchemaStatus, open_ledger, open_notifier, schema_state, upgrade
+from milepost.tools import definitions
 
 READY_PARTS = frozenset({"temporal", "database"})
 
@@ -115,6 +117,7 @@ class Core:
         return Services(
             sessions=sessions,
             turns=turns,
+            estimates=EstimateService(self.ledger, agents, self.prices, self.counters, definitions),
             history=HistoryService(self.ledger),
             rewinds=RewindService(
                 self.ledger,

@@ -13,6 +13,7 @@ from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.consolidations import ConsolidationService
 from milepost.services.contents import Contents
 from milepost.services.environments import EnvironmentService
+from milepost.services.estimates import EstimateService
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
 from milepost.services.health import HealthService
@@ -38,6 +39,7 @@ class Services:
 
     sessions: SessionService
     turns: TurnService
+    estimates: EstimateService
     history: HistoryService
     rewinds: RewindService
     forks: ForkService
