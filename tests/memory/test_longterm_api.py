@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.main import commands
 from tests.api.stack import Stack, running_stack
-from tests.cli.conftest import NO_TOOLS, Milepost
+from tests.cli.conftest import NO_TOOLS
 
 BASE = "/api/v1/memory/namespaces"
 
@@ -80,15 +82,20 @@ async def test_records_over_the_api(stack: Stack) -> None:
     assert (await api.put(record, json={"content": {"type": "text", "text": "x" * 1_048_576}})).status_code == 413
 
 
-@pytest.mark.slow
-def test_records_on_the_command_line(tmp_path: Path) -> None:
-    milepost = Milepost(tmp_path / "home", tmp_path)
+def test_records_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: a dozen processes would take half a minute to start."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILEPOST_HOME", str(tmp_path / "home"))
     (tmp_path / "milepost.yaml").write_text(NO_TOOLS + "embeddings: {default: lexical}\n")
 
+    def said(*arguments: str, code: int = 0) -> Any:
+        done = CliRunner().invoke(commands, ["memory", *arguments])
+        assert done.exit_code == code, done.output
+        return done
+
     def run(*arguments: str, code: int = 0) -> Any:
-        done = milepost.run("memory", *arguments, "--json")
-        assert done.code == code, done.err
-        return json.loads(done.out if code == 0 else done.err.splitlines()[-1])
+        done = said(*arguments, "--json", code=code)
+        return json.loads(done.stdout if code == 0 else done.stderr.splitlines()[-1])
 
     kept = run(
         *("put", "support", "ada", '{"tier": "gold"}', "--text", "concise notes", "--metadata", '{"team": "docs"}'),
@@ -98,9 +105,9 @@ def test_records_on_the_command_line(tmp_path: Path) -> None:
     run("put", "support", "bo", "--text", "long notes")
     args = ("search", "support", "notes", "--mode", "hybrid", "--limit", "5", "--filter", 'team="docs"')
     assert [hit["record"]["key"] for hit in run(*args)["hits"]] == ["ada"]
-    shown = milepost.run("memory", "search", "support", "long")
-    assert "bo" in shown.out and "long notes" in shown.out
-    assert "ada" in milepost.run("memory", "list", "support").out
+    shown = said("search", "support", "long").stdout
+    assert "bo" in shown and "long notes" in shown
+    assert "ada" in said("list", "support").stdout
     assert run("reindex", "support")["embedded"] == 2
     assert run("put", "support", "ada", "1", "--expected-version", "7", code=1)["error"]["code"] == "version_conflict"
     assert run("put", "support", "ada", "{", code=2)["error"]["field"] == "value"
