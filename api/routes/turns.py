@@ -100,7 +100,7 @@ async def active_turn(session_id: SessionId, services: AppServices) -> Response:
 @router.post(
     "/sessions/{session_id}/estimate",
     response_model=EstimateShape,
-    responses=problems(404, 409, 422),
+    responses=problems(400, 404, 409, 413, 422),
     summary="Estimate a turn",
 )
 async def estimate_turn(session_id: SessionId, body: EstimateBody, services: AppServices) -> EstimateShape:

@@ -39,6 +39,8 @@ from milepost.memory.checkpoint_files import CheckpointFiles
 from milepost.memory.daily_files import FileDailyLog
 from milepost.memory.legacy_files import LegacyFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
+from milepost.ports.models import NoTokenCounters
+from milepost.ports.prices import NoPrices
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
 from milepost.security.access import Access
@@ -50,6 +52,7 @@ from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.consolidations import ConsolidationService
 from milepost.services.contents import Contents
 from milepost.services.environments import EnvironmentRules, EnvironmentService
+from milepost.services.estimates import EstimateService
 from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.forks import ForkService
@@ -72,6 +75,7 @@ from milepost.services.skills import SkillService
 from milepost.services.turns import TurnService
 from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
+from milepost.tools import definitions
 from tests.support.semantic import WordMemory
 
 T = TypeVar("T")
@@ -330,6 +334,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
     return Services(
         sessions=SessionService(ledger, clock, ids, agents, AGENT),
         turns=turns,
+        estimates=EstimateService(ledger, agents, NoPrices(), NoTokenCounters(), definitions),
         history=HistoryService(ledger),
         rewinds=RewindService(ledger, clock, ids, GitSnapshots(root / "snapshots")),
         forks=ForkService(
