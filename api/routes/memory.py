@@ -189,7 +189,7 @@ async def forget_records(
 @router.post(
     "/sessions/{session_id}/memory/{owner}/reindex",
     response_model=RecordsReindexStep,
-    responses=problems(400, 404, 409, 422, 503),
+    responses=problems(400, 404, 409, 413, 422, 503),
     summary="Make the vectors of an agent's records anew, for some seconds",
 )
 async def reindex_records(
