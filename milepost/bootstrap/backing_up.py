@@ -20,6 +20,8 @@ from milepost.storage.blob_files import BlobFile, blob_files
 from milepost.storage.portable import Position
 from milepost.storage.schema import REVISIONS
 
+SHARED_BLOCKS = "core/shared/v1"
+
 
 @dataclass(slots=True)
 class Backup:
@@ -72,6 +74,9 @@ def _files(archive: ArchiveWriter, config: Config, root: DataRoot, done: Backup)
         done.config = True
     for blob in blob_files(root.blobs):
         _blob(archive, blob, done)
+    # The rest of memory is made anew from the ledger; these belong to no Session.
+    for path in sorted((root.memory / SHARED_BLOCKS).glob("*.json")):
+        archive.add(f"memory/{SHARED_BLOCKS}/{path.name}", path.read_bytes())
     if root.snapshots.is_dir():
         from milepost.snapshots.keeping import repositories, still_copy
 

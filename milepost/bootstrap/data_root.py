@@ -62,6 +62,10 @@ class DataRoot:
         return self.path / "snapshots"
 
     @property
+    def memory(self) -> Path:
+        return self.path / "memory"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

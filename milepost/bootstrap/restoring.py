@@ -20,6 +20,7 @@ from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.services.contents import Contents
 from milepost.services.finishing import Ending, end_turn
 from milepost.services.history import HistoryService
+from milepost.services.memory_tasks import rebuild_memory
 from milepost.services.verification import Verification, VerificationService
 from milepost.storage import FileBlobStore, load_ledger, open_ledger, open_notifier, refuse_filled
 from milepost.storage.archive import FIRST, LAST, Entry, entries
@@ -58,7 +59,7 @@ async def restore(config: Config, root: DataRoot, path: Path, *, verify: bool) -
         BackupUnusable, BackupTooNew, TargetNotEmpty, StorageUnavailable.
     """
     url = config.database_url()
-    for folder in (root.blobs, root.snapshots):
+    for folder in (root.blobs, root.snapshots, root.memory):
         if folder.exists() and any(folder.iterdir()):
             raise TargetNotEmpty(
                 f"The folder {folder} is not empty.", fix="Restore into an empty data root: set MILEPOST_HOME."
@@ -70,7 +71,7 @@ async def restore(config: Config, root: DataRoot, path: Path, *, verify: bool) -
         found.config = await asyncio.to_thread(_files, path, root)
         await load_ledger(url, str(first["schema"]), lambda: _tables(path))
     except BaseException as error:
-        for folder in (root.blobs, root.snapshots):
+        for folder in (root.blobs, root.snapshots, root.memory):
             shutil.rmtree(folder, ignore_errors=True)
         (root.path / CONFIG_NAME).unlink(missing_ok=True)
         if isinstance(error, OSError):
@@ -117,7 +118,7 @@ def _files(path: Path, root: DataRoot) -> str | None:
             _write(entry, kept, synced)
         elif entry.name.startswith("blobs/"):
             _write(entry, root.path / entry.name, synced, PlainWriter)
-        elif entry.name.startswith("snapshots/"):
+        elif entry.name.startswith(("snapshots/", "memory/")):
             _write(entry, root.path / entry.name, synced)
     for folder in synced:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -172,6 +173,9 @@ async def _wake(url: str, root: DataRoot, found: Restored, *, verify: bool) -> N
         ledger = await open_ledger(url, notifier)
         try:
             found.interrupted = await _interrupt(ledger)
+            if url.startswith("sqlite") or not found.rows.get("memory_entries"):
+                # What the tables do not have is made from the events, by the first worker.
+                await _rebuild_memory(ledger)
             if verify:
                 contents = Contents(FileBlobStore(root.blobs))
                 found.verification = await VerificationService(ledger, contents).verify()
@@ -196,6 +200,20 @@ async def _interrupt(ledger: Ledger) -> int:
     while count := await ledger.write(body):
         ended += count
     return ended
+
+
+async def _rebuild_memory(ledger: Ledger) -> None:
+    now = SystemClock().now()
+    last: str | None = None
+
+    def body(tx: LedgerTx) -> str | None:
+        sessions = tx.sessions.page(status=None, before=last, limit=_PAGE)
+        for session in sessions:
+            rebuild_memory(tx, session.session_id, now)
+        return sessions[-1].session_id if sessions else None
+
+    while (last := await ledger.write(body)) is not None:
+        pass
 
 
 async def _open_one(ledger: Ledger, found: Restored) -> None:

@@ -35,6 +35,7 @@ _NAMES: Final = re.compile(
     r"backup\.json|end\.json|config/milepost\.yaml"
     r"|tables/[0-9]{3}-[a-z_]{1,60}/[0-9]{6}\.jsonl"
     r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}"
+    r"|memory/core/shared/v1/[a-z0-9_-]{1,100}\.json"
     r"|snapshots/[A-Za-z0-9][A-Za-z0-9_.-]{0,80}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,120}){1,12}"
 )
 """No other name is accepted, so that no entry can be put outside of where it belongs."""

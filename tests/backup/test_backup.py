@@ -19,7 +19,9 @@ from milepost.bootstrap.backing_up import back_up
 from milepost.bootstrap.restoring import CONFIG_NAME, restore
 from milepost.bootstrap.system import SystemClock
 from milepost.domain.errors import BackupTooNew, BackupUnusable, MilepostError, TargetNotEmpty
+from milepost.domain.memory import BlockVersion, Scope
 from milepost.ledger.chain import StoredEvent
+from milepost.memory.block_files import FileBlocks
 from milepost.ports.ledger import Ledger
 from milepost.security.token import load_or_create_token
 from milepost.services.exporting.service import ExportFormat, ExportService
@@ -55,6 +57,8 @@ async def test_what_is_put_back_is_what_was_backed_up(
     old = make("old", source)
     await upgrade(old.config.database_url())
     filled = await old.fill(project)
+    team = BlockVersion(1, "Known to all.", 1, "agent:coder", "k")
+    await FileBlocks(old.root.path).write(Scope.shared("team"), "team", team)
     file = tmp_path / "backup.tar.gz"
     done = await back_up(old.config, old.root, file)
     assert (done.blobs, done.damaged, done.workspaces, done.config) == (1, [], 1, True)
@@ -66,7 +70,10 @@ async def test_what_is_put_back_is_what_was_backed_up(
     assert (found.interrupted, found.verification.blobs, found.opened) == (1, 1, [filled.running_session])
     assert (new.root.path / CONFIG_NAME).read_text() == PROVIDER
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in new.root.path.rglob("*")} == {0}
+    assert await FileBlocks(new.root.path).versions(Scope.shared("team"), "team") == (team,)
     async with old.ledger() as before, new.ledger() as after:
+        sessions = await before.read(lambda tx: tx.sessions.page(status=None, before=None, limit=100))
+        assert await after.read(lambda tx: tx.memory_tasks.count()) >= len(sessions), "the rest is made anew"
         assert before.instance_id == after.instance_id == done.instance_id == found.instance_id
         assert await _export(new, after, filled.session) == await _export(old, before, filled.session)
         assert (await after.read(lambda tx: tx.turns.get(filled.running_turn))).state == "interrupted"
