@@ -215,7 +215,7 @@ def test_numbers_have_their_nouns_and_what_is_unknown_is_said_so(
     capsys: pytest.CaptureFixture[str], ask: Ask, total: int, complete: bool, amount: str, summary: str, history: str
 ) -> None:
     call = {"tool": "bash", "arguments": "make", "state": "succeeded", "is_error": False}
-    turn = turn_with("completed", [call], agents=[{"rounds": 1, "calls": 2}])
+    turn = turn_with("completed", [call], agents=[{"rounds": 1, "calls": 2, "memory": None}])
     turn["usage"] |= {"input_tokens": total, "total_tokens": total, "complete": complete}
     turn["usage"]["cost"] |= {"amount": amount, "complete": complete}
     summarize(Invocation(as_json=False, config_file=None), turn)

@@ -19,10 +19,12 @@ from milepost.services.importing.service import ImportOptions, ImportService
 from milepost.services.memory import MemoryService
 from milepost.services.rewinds import RewindService, RewindTo
 from milepost.temporal.client import TemporalAddress
-from tests.memory.turning import GIVEN, TEAM, Turning, agent, turning
+from tests.memory.turning import GIVEN, TEAM, Turning, agent, ledger_url, turning
 from tests.support.databases import OpenLedger
 from tests.support.semantic import WordMemory
 from tests.turns.test_turns import call
+
+__all__ = ["ledger_url"]
 
 AGENT = "coder"
 WRITTEN = (("human", "one"), ("team", "t"))

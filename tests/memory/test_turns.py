@@ -15,11 +15,13 @@ from milepost.domain.turns import TurnState
 from milepost.services.blocks import Author, BlockService, set_to
 from milepost.services.rewinds import RewindService, RewindTo
 from milepost.temporal.client import TemporalAddress
-from tests.memory.turning import GIVEN, TEAM, Turning, agent, turning
+from tests.memory.turning import GIVEN, TEAM, Turning, agent, ledger_url, turning
 from tests.support.databases import OpenLedger
 from tests.support.driven import short_memory
 from tests.support.semantic import WordMemory
 from tests.turns.test_turns import call
+
+__all__ = ["ledger_url"]
 
 MEMORY_TOOL_NAMES = [
     "core_memory_append",

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from milepost.domain.agents import AgentConfig
 from milepost.domain.events import Event
 from milepost.domain.memory import DEFAULT_BLOCKS, BlockSpec, MemorySettings
@@ -33,6 +35,13 @@ from tests.turns.test_turns import events_of, script
 
 TEAM = BlockSpec("team", "What all agents know.", limit=4000, shared=True)
 GIVEN = BlockSpec("given", "What a person wrote.", value="Be brief.", read_only=True)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """As everywhere; the turns on PostgreSQL are left to the slow tests."""
+    name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(name))
 
 
 class SeenGateway(Gateway):
