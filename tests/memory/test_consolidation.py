@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,9 +33,13 @@ from milepost.services.blocks import Author, appended
 from milepost.services.budgeting import Ask
 from milepost.services.consolidating import Consolidator
 from milepost.services.consolidations import ConsolidationService
+from milepost.services.exporting.service import ExportFormat, ExportService
+from milepost.services.forks import ForkFrom, ForkService
+from milepost.services.importing.service import ImportOptions, ImportService
 from milepost.services.lives import AgentService
 from milepost.services.rewinds import RewindService, RewindTo
 from milepost.services.turns import BeginTurn
+from milepost.services.verification import VerificationService
 from milepost.storage import open_ledger, open_notifier
 from milepost.temporal.client import TemporalAddress
 from milepost.temporal.schedules import set_consolidation
@@ -483,3 +488,23 @@ async def test_a_kill_while_texts_are_written_loses_and_doubles_none(
         done = await bench.service.apply(found.consolidation_id, actor="test")
         assert [promotion.version for promotion in done.promotions] == [1, 1]
         assert await bench.value(session) == "Is called Ann." and await bench.value(session, "project") == "Ships."
+
+
+@pytest.mark.slow
+async def test_what_was_promoted_is_in_forks_and_imports(bench: Bench, tmp_path: Path) -> None:
+    session = await _talked(bench)
+    await bench.run(answer(("human", "Is called Ann.", [1])))
+    parts = bench.turns.stack.parts
+    forks = ForkService(bench.ledger, parts.clock, UuidIds(), None, lambda path: path)
+    forked = (await forks.fork(ForkFrom(session, "test"))).session.session_id
+    export = ExportService(bench.ledger, parts.contents, parts.clock, "0.1.0")
+    data = b"".join([piece async for piece in await export.export(session, ExportFormat.JSON)])
+    service = ImportService(bench.ledger, parts.contents, parts.clock, UuidIds())
+    (tmp_path / "other").mkdir()
+    imported = await service.load(io.BytesIO(data), ImportOptions(str(tmp_path / "other")))
+    await bench.turns.remembered()
+    for copy in (forked, imported.session_id):
+        assert await bench.value(copy) == "Is called Ann."
+    assert (await VerificationService(bench.ledger, parts.contents).verify()).findings == []
+    # What the source's consolidations looked at counts for it alone; nothing of a copy touches it.
+    assert [item.session_id for item in await bench.service.page()] == [session]
