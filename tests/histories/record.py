@@ -45,10 +45,10 @@ async def history_of(scenario: Scenario, address: TemporalAddress, folder: Path)
     workspace.mkdir(parents=True)
     url = f"sqlite:///{folder / 'ledger.db'}"
     await upgrade(url)
-    made = stack_of(scenario.steps, url, folder / "blobs", address, asks=bool(scenario.answers))
+    made = stack_of(scenario.steps, url, folder / "blobs", address, asks=bool(scenario.answers), parts=scenario.parts)
     async with made as (stack, sandboxes):
         turn = await play(scenario, stack, sandboxes, workspace)
-        history = await stack.client.get_workflow_handle(turn.workflow_id).fetch_history()
+        history = await stack.client.get_workflow_handle(turn.workflow_id + scenario.child).fetch_history()
     # The id is no part of the history itself, and the replayer asks for one.
     recorded: dict[str, Any] = scrubbed(history.to_json_dict())
     return {"workflowId": history.workflow_id, **recorded}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from milepost.bootstrap.system import UuidIds
@@ -15,12 +15,14 @@ from milepost.domain.approvals import ApprovalState
 from milepost.domain.content import Content
 from milepost.domain.errors import ModelError, ModelRateLimited, ModelRequestRejected, ModelUnavailable
 from milepost.domain.messages import AssistantMessage, AssistantPart, FinishReason, TextPart, ToolCallPart
+from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import Approval
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
 from milepost.ports.models import ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.providers.call_ids import generated_call_id
 from milepost.services.approvals import Answer, ApprovalService
+from milepost.services.sessions import OpenSession
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
 from milepost.temporal.client import TemporalAddress
 from tests.support.sandboxes import MemorySandboxes
@@ -44,13 +46,14 @@ class Step:
 class Answers:
     """The model gateway port over given steps; nothing is parsed, so arguments may be of any size and shape."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], parts: Mapping[str, Sequence[Step]] | None = None) -> None:
         self._steps = steps
+        self._parts = parts or {}
         self.requests: list[ModelRequest] = []
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelItem, None]:
         self.requests.append(request)
-        step = self._steps[request.call_number - 1]
+        step = self._parts.get(request.agent, self._steps)[request.call_number - 1]
         if request.attempt <= len(step.failures):
             raise step.failures[request.attempt - 1]
         parts: list[AssistantPart] = []
@@ -105,7 +108,8 @@ class Scenario:
     """A turn and how it ends.
 
     `stop_at` names the command during which it is stopped. With `answers` commands need an approval, and a person gives
-    these, one after the other.
+    these, one after the other. `agents` are those of the Session, out of `TEAM`; `parts` are the answers of parts that
+    do not give `steps`. `child` is what the id of the workflow whose history counts has behind the turn's.
     """
 
     name: str
@@ -113,6 +117,9 @@ class Scenario:
     state: TurnState
     stop_at: str | None = None
     answers: tuple[bool, ...] = ()
+    agents: tuple[str, ...] = ()
+    parts: Mapping[str, Sequence[Step]] = field(default_factory=dict)
+    child: str = ""
 
 
 def huge(error: type[ModelError], size: int) -> ModelError:
@@ -121,6 +128,34 @@ def huge(error: type[ModelError], size: int) -> ModelError:
     failure.__cause__ = RuntimeError("<html>" + "x" * size)
     return failure
 
+
+TEAM = {
+    agent.agent_id: agent
+    for agent in (
+        AgentConfig("scout", "scripted", "demo"),
+        AgentConfig("writer", "scripted", "demo", depends_on=("scout",)),
+        AgentConfig("optional", "scripted", "demo", on_failure=AgentFailure.CONTINUE),
+        AgentConfig("coder", "scripted", "demo"),
+        AgentConfig("lead", "scripted", "demo", role=AgentRole.COORDINATOR, workers=("coder",)),
+    )
+}
+PLAN = json.dumps(
+    [
+        {"name": "one", "description": "Do one.", "tools": ["bash"]},
+        {"name": "two", "description": "Do two.", "depends_on": ["one"]},
+        {"name": "three", "description": "Do three.", "tools": ["write_file"]},
+    ]
+)
+LEAD: Mapping[str, Sequence[Step]] = {
+    "lead:plan": (Step(PLAN),),
+    "lead/coder": (
+        Step("First.", (call("bash", command="make"),)),
+        Step("One is done."),
+        Step(failures=(ModelRequestRejected("no such model"),)),
+        Step("Never asked."),
+    ),
+}
+REFUSED = (Step(failures=(ModelRequestRejected("no such model"),)),)
 
 SCENARIOS = (
     Scenario("plain_text", (Step("Hello."),), TurnState.COMPLETED),
@@ -153,12 +188,37 @@ SCENARIOS = (
         TurnState.COMPLETED,
         answers=(True, False),
     ),
+    Scenario(
+        "agents_in_order",
+        (Step("Done."),),
+        TurnState.COMPLETED,
+        agents=("scout", "writer", "optional"),
+        parts={"optional": REFUSED},
+    ),
+    Scenario("coordinator", (Step("All done."),), TurnState.COMPLETED, agents=("lead",), parts=LEAD),
+    Scenario(
+        "coordinator_itself", (Step("All done."),), TurnState.COMPLETED, agents=("lead",), parts=LEAD, child="/lead"
+    ),
+    Scenario("worker", (Step("All done."),), TurnState.COMPLETED, agents=("lead",), parts=LEAD, child="/lead/coder/1"),
+    Scenario(
+        "team_stopped",
+        (Step(calls=(call("bash", command="hang on"),)),),
+        TurnState.STOPPED,
+        stop_at="hang on",
+        agents=("scout", "optional"),
+    ),
 )
 
 
 @asynccontextmanager
 async def stack_of(
-    steps: Sequence[Step], url: str, folder: Path, address: TemporalAddress, *, asks: bool = False
+    steps: Sequence[Step],
+    url: str,
+    folder: Path,
+    address: TemporalAddress,
+    *,
+    asks: bool = False,
+    parts: Mapping[str, Sequence[Step]] | None = None,
 ) -> AsyncIterator[tuple[Stack, MemorySandboxes]]:
     """A stack over the ledger at `url` (upgraded, empty) whose model gives `steps`.
 
@@ -168,10 +228,10 @@ async def stack_of(
     ledger = await open_ledger(url, notifier)
     sandboxes = MemorySandboxes()
     policy = {"bash": Approval.ASK if asks else Approval.ALLOW}
-    agents = {"default": AgentConfig("default", "scripted", "demo", approvals=policy)}
+    agents = TEAM | {"default": AgentConfig("default", "scripted", "demo", approvals=policy)}
     blobs = FileBlobStore(folder)
     try:
-        stack = await build_stack(ledger, notifier, blobs, Answers(steps), sandboxes, address, agents)
+        stack = await build_stack(ledger, notifier, blobs, Answers(steps, parts), sandboxes, address, agents)
         yield stack, sandboxes
     finally:
         await ledger.close()
@@ -180,7 +240,7 @@ async def stack_of(
 
 async def play(scenario: Scenario, stack: Stack, sandboxes: MemorySandboxes, workspace: Path) -> Turn:
     """Do the scenario's turn to the end of its workflow."""
-    session = await stack.open(workspace)
+    session = (await stack.sessions.open(OpenSession(str(workspace), agents=scenario.agents))).session_id
     async with stack.worker():
         begun = await stack.send(session)
         if scenario.stop_at is not None:
