@@ -38,7 +38,6 @@ from milepost.services.sessions import MAX_PAGE, require_active
 
 STOPPED = "environment_stopped"
 SUPERSEDED = "environment_superseded"
-NO_PORTS = "The sandbox has no network (sandbox.network: none): no port is published."
 NO_NETWORK = "The sandbox has no network (sandbox.network: none): a command that downloads fails."
 
 CheckImage = Callable[[str], None]
@@ -233,9 +232,8 @@ class EnvironmentService:
             plan = replace(plan, image=session.image)
         chosen = () if current is None else current.plan.chosen_ports
         plan = replace(plan, ports=tuple(dict.fromkeys((*chosen, *plan.ports)))[:MAX_PORTS], chosen_ports=chosen)
-        if not self._rules.networked:
-            found = [note for note, counts in ((NO_NETWORK, plan.command), (NO_PORTS, plan.ports)) if counts]
-            plan = replace(plan, notes=(*plan.notes, *found))
+        if plan.command is not None and not self._rules.networked:
+            plan = replace(plan, notes=(*plan.notes, NO_NETWORK))
         return plan
 
     def begin(

@@ -130,6 +130,9 @@ class Home:
                     ids = _podman("ps", "--all", "--quiet", "--filter", f"label={INSTANCE}={instance}").split()
                     if ids:
                         _podman("rm", "--force", "--time", "0", *ids)
+                    volumes = _podman("volume", "ls", "--quiet", "--filter", f"label={INSTANCE}={instance}").split()
+                    if volumes:
+                        _podman("volume", "rm", "--force", *volumes)
         shutil.rmtree(self.root, ignore_errors=True)
 
 

@@ -257,6 +257,11 @@ class ExecLink:
         self._writer.write(data)
         await self._writer.drain()
 
+    async def finish(self) -> None:
+        """End standard input; doing it again is fine."""
+        if self._writer.can_write_eof() and not self._writer.is_closing():
+            self._writer.write_eof()
+
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):

@@ -113,6 +113,7 @@ class PodmanProvider:
                 if known is not None and await known.taken():
                     await (await self._service.api()).remove(known.container_id)
                 sandbox = await self._open(spec, folder)
+            await sandbox.publish()
             self._sandboxes[spec.session_id] = sandbox
             return sandbox
 
@@ -169,8 +170,11 @@ class PodmanProvider:
             api = await self._service.api()
             return await images.build(self._image, api, progress, force=force, work=self._data_root)
 
-    async def examine(self, *, network: str, allow_unenforced: bool) -> list[Finding]:
-        """Every requirement of this host, tried for real; what depends on a missing one is left out."""
+    async def examine(self, *, network: str, allow_unenforced: bool, folder: Path | None = None) -> list[Finding]:
+        """Every requirement of this host, tried for real; what depends on a missing one is left out.
+
+        `folder` is an empty one of the user who runs the service, by default one in the data root.
+        """
         found = [] if self._service.given else machine.findings(machine.Machine.detect())
         if not all(each.ok for each in found):
             return found
@@ -187,8 +191,8 @@ class PodmanProvider:
         except MilepostError as error:
             return [*found, Finding("image", False, error.message, error.fix)]
         found.append(Finding("image", True, f"{self._image}."))
-        with tempfile.TemporaryDirectory(dir=self._data_root, prefix="doctor-") as folder:
-            found += await trial.findings(self, self.instance_id, Path(folder), report_of.unenforced)
+        with tempfile.TemporaryDirectory(dir=self._data_root, prefix="doctor-") as made:
+            found += await trial.findings(self, self.instance_id, folder or Path(made), report_of.unenforced)
         return found
 
     # --- steps --------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from milepost.domain.errors import MilepostError, SandboxUnavailable
 from milepost.ports.sandbox import OnOutput, Operation, Outcome, SandboxSpec
 from milepost.sandboxes import bundle
 from milepost.sandboxes.client import Link, LinkDown, SandboxGone, SupervisorClient
-from milepost.sandboxes.podman.api import PodmanDown, PodmanError
+from milepost.sandboxes.podman.api import ExecLink, PodmanDown, PodmanError
 from milepost.sandboxes.podman.folder import Identity
-from milepost.sandboxes.podman.mapping import BRIDGE
+from milepost.sandboxes.podman.mapping import AGENT, BRIDGE
+from milepost.sandboxes.podman.ports import COMMAND, Forwarder
 from milepost.sandboxes.podman.service import PodmanService
 from milepost.sandboxes.podman.spec import ADDRESS
 
@@ -29,7 +30,7 @@ class PodmanSandbox:
         self.folder = folder
         self.started = str(container["State"]["StartedAt"])
         self.container_id = str(container["Id"])
-        self.ports: Mapping[int, str] = _published(container)
+        self._forwarder = Forwarder(spec.session_id, self._reach)
         self._service = service
         self._client = SupervisorClient(self._connect, spec.environment)
 
@@ -108,8 +109,22 @@ class PodmanSandbox:
         found = await (await self._service.api()).container(self.container_id)
         return found is not None and str(found["State"]["StartedAt"]) == self.started
 
+    @property
+    def ports(self) -> Mapping[int, str]:
+        """See the port."""
+        return dict(self._forwarder.places)
+
+    async def publish(self) -> None:
+        """Listen on this host's loopback for the ports of the specification."""
+        await self._forwarder.open(self.spec.ports)
+
+    async def _reach(self, port: int) -> ExecLink:
+        api = await self._service.api()
+        return await api.exec(self.container_id, [*COMMAND, str(port)], {}, user=f"{AGENT}:{AGENT}")
+
     async def close(self) -> None:
         """Release the connection; the container and what runs in it go on."""
+        await self._forwarder.close()
         await self._client.close()
 
     async def _connect(self) -> Link:
@@ -132,14 +147,3 @@ class PodmanSandbox:
             raise SandboxGone("The sandbox's container was removed.")
         if not found["State"].get("Running"):
             raise SandboxGone("The sandbox's container has stopped.")
-
-
-def _published(container: dict[str, Any]) -> dict[int, str]:
-    """Port inside -> `address:port` of this host."""
-    found: dict[int, str] = {}
-    for name, places in (container.get("NetworkSettings", {}).get("Ports") or {}).items():
-        port = name.partition("/")[0]
-        for place in places or ():
-            if port.isdigit() and place.get("HostPort"):
-                found[int(port)] = f"{place.get('HostIp') or '127.0.0.1'}:{place['HostPort']}"
-    return found

@@ -18,7 +18,6 @@ ADDRESS = "milepost-supervisor"
 """Of the supervisor's abstract socket, in the container's network namespace."""
 HOME = "/home/agent"
 NODE_MODULES = "node_modules"
-LOOPBACK = "127.0.0.1"
 
 LABEL = "org.milepost"
 INSTANCE, SESSION, GENERATION, LEASE, SPEC, BUILD = (
@@ -53,6 +52,7 @@ def spec_digest(spec: SandboxSpec, image: str) -> str:
         **asdict(spec),
         "environment": None,
         "fresh": None,
+        "ports": None,
         "volumes": sorted(spec.volumes),
         "image": image,
         "protocol": wire.PROTOCOL,
@@ -114,7 +114,6 @@ def container(
         "stop_timeout": 0,
         "mounts": _mounts(spec, mapping),
         "volumes": [_named(spec, volume) for volume in sorted(spec.volumes)],
-        "portmappings": _ports(spec),
         "read_only_filesystem": True,
         "read_write_tmpfs": False,
         "netns": {"nsmode": "none" if spec.network == "none" else "private"},
@@ -156,13 +155,6 @@ def _mounts(spec: SandboxSpec, mapping: Mapping) -> list[dict[str, Any]]:
 def _named(spec: SandboxSpec, volume: Volume) -> dict[str, Any]:
     place = {Volume.HOME: HOME, Volume.NODE_MODULES: f"{ROOT}/{NODE_MODULES}"}[volume]
     return {"Name": volume_name(spec, volume), "Dest": place, "Options": ["rw", "nosuid", "nodev"]}
-
-
-def _ports(spec: SandboxSpec) -> list[dict[str, Any]]:
-    """On the host's loopback, where the host has room. A sandbox without a network has nothing to publish."""
-    if spec.network == "none":
-        return []
-    return [{"container_port": port, "host_ip": LOOPBACK, "host_port": 0, "protocol": "tcp"} for port in spec.ports]
 
 
 def _tmpfs(target: str, size: str, mode: str, *extra: str) -> dict[str, Any]:

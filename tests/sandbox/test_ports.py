@@ -1,0 +1,47 @@
+"""Ports of a sandbox answer on loopback only, also of one without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+
+from milepost.ports.sandbox import Exec, SandboxSpec
+from milepost.sandboxes.podman.provider import PodmanProvider
+
+pytestmark = pytest.mark.podman
+
+PORT = 8123
+
+
+async def asked(host: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET /index.html HTTP/1.0\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_port_answers_on_loopback_alone(podman: PodmanProvider, tmp_path: Path) -> None:
+    box = await podman.open(SandboxSpec("s", podman.instance_id, str(tmp_path), ports=(PORT,)))
+    assert box.ports.keys() == {PORT}
+    host, _, number = box.ports[PORT].partition(":")
+    assert host == "127.0.0.1"
+    serve = f"echo from-inside > index.html; setsid python3 -m http.server {PORT} >/dev/null 2>&1 &"
+    server = asyncio.create_task(box.perform(uuid.uuid4().hex, Exec(f"{serve} sleep 20")))
+    answer = b""
+    async with asyncio.timeout(30):
+        while b"from-inside" not in answer:
+            await asyncio.sleep(0.1)
+            answer = await asked(host, int(number))
+    listening = await asyncio.to_thread(Path("/proc/net/tcp").read_text)
+    places = [line.split()[1] for line in listening.splitlines()[1:] if line.split()[3] == "0A"]
+    assert [place for place in places if place.endswith(f":{int(number):04X}") and place[:8] != "0100007F"] == []
+    for _ in range(20):
+        assert b"from-inside" in await asked(host, int(number)), "connections are given back"
+    await podman.remove("s")
+    with pytest.raises(OSError):
+        await asyncio.open_connection(host, int(number))
+    server.cancel()
