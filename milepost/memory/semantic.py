@@ -91,8 +91,9 @@ class IndexedMemory:
         if index.incomplete and not problem:
             await self._embedding.waiting(scope, BATCH)
             index = await self._indexes.get(scope)
-        wanted = Query(tuple(tokens(query)), vector, limit, min_score, exclude_turns, shown_turns)
-        hits = await asyncio.to_thread(index.search, wanted)
+        hits = await asyncio.to_thread(
+            lambda: index.search(Query(tuple(tokens(query)), vector, limit, min_score, exclude_turns, shown_turns))
+        )
         found = {item.record.id: item for item in await self._read(scope, [hit.id for hit in hits.items])}
         items = tuple(recalled(hit, found[hit.id], exclude_turns) for hit in hits.items if hit.id in found)
         return Recall(items, hits.incomplete, hits.searched, problem)

@@ -19,7 +19,7 @@ from milepost.ports.embeddings import Embedder
 from milepost.ports.semantic_records import Embedded, SemanticRecords, SemanticStore, Unembedded
 
 BATCH: Final = 32
-MAX_SAME: Final = 8
+MAX_SAME: Final = 64
 """Records that one record can be found to say nearly the same as."""
 
 
@@ -74,7 +74,7 @@ class RecordEmbedding:
         return {item.id for item in done if item.same_as}
 
     async def _vectors(self, found: Sequence[Unembedded]) -> Mapping[str, tuple[bytes, ...]]:
-        parts = [(item.id, part) for item in found for part in passages(_embedded(item))]
+        parts = await asyncio.to_thread(lambda: [(item.id, part) for item in found for part in passages(_text(item))])
         made: list[bytes] = []
         for start in range(0, len(parts), BATCH):
             made += await self._embedder.embed([part for _, part in parts[start : start + BATCH]])
@@ -85,7 +85,7 @@ class RecordEmbedding:
 
     async def _compared(self, scope: Scope, found: Sequence[Unembedded], done: Sequence[Embedded]) -> list[Embedded]:
         """Note which facts say nearly the same as an earlier one, also as one of the same batch."""
-        facts = {item.id: Claim.of(item.text) for item in found if item.kind == FACT}
+        facts = {item.id: item.text for item in found if item.kind == FACT}
         if not facts:
             return list(done)
         index = await self._indexes.get(scope)
@@ -95,19 +95,9 @@ class RecordEmbedding:
         )
         wanted = sorted({other for others in near.values() for other in others})
         stored = await self._store.read(scope, lambda records: records.read(wanted)) if wanted else []
-        claims = {item.record.id: Claim.of(item.record.text) for item in stored or ()} | facts
-        result: list[Embedded] = []
-        earlier: list[str] = []
-        for item in done:
-            vector = short.get(item.id)
-            if vector is None:
-                result.append(item)
-                continue
-            beside = [other for other in earlier if cosine(vector, short[other]) >= NEAR_COSINE]
-            same = [other for other in (*near[item.id], *beside) if facts[item.id].may_say(claims[other])]
-            result.append(replace(item, same_as=tuple(dict.fromkeys(same))[:MAX_SAME]))
-            earlier.append(item.id)
-        return result
+        texts = {item.record.id: item.record.text for item in stored or ()} | facts
+        same = await asyncio.to_thread(_same, short, near, texts)
+        return [replace(item, same_as=same.get(item.id, ())) for item in done]
 
     async def again(self, scope: Scope, after: int, seconds: float) -> tuple[int, int, bool]:
         """Embed records anew from position `after` on, for about `seconds`; see `SemanticMemory.reindex_step`.
@@ -143,8 +133,24 @@ def _store(space: EmbeddingSpace, done: Sequence[Embedded]) -> Callable[[Semanti
     return lambda records: records.store(space, done)
 
 
-def _embedded(item: Unembedded) -> str:
+def _text(item: Unembedded) -> str:
     return embedded_text(item.text, fact=item.kind == FACT, at=item.at, speaker=item.speaker, captions=item.captions)
+
+
+def _same(
+    vectors: Mapping[str, bytes], near: Mapping[str, Sequence[str]], texts: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """For each new fact the earlier ones that it says again: those that `near` names, and new ones before it."""
+    claims = {record: Claim.of(text) for record, text in texts.items()}
+    result: dict[str, tuple[str, ...]] = {}
+    earlier: list[str] = []
+    for record, vector in vectors.items():
+        beside = [other for other in earlier if cosine(vector, vectors[other]) >= NEAR_COSINE]
+        said = [other for other in (*near[record], *beside) if other in claims]
+        same = [other for other in dict.fromkeys(said) if claims[record].may_say(claims[other])]
+        result[record] = tuple(same[:MAX_SAME])
+        earlier.append(record)
+    return result
 
 
 class _Turn:
