@@ -15,8 +15,7 @@ class TermIndex:
     """Terms of rows; rows are numbered from 0 and only ever added. Not safe for threads: callers hold a lock."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, array[int]] = {}
-        self._counts: dict[str, array[float]] = {}
+        self._postings: dict[str, tuple[array[int], array[float]]] = {}
         self._lengths = array("f")
 
     def append(self, terms: str) -> None:
@@ -24,8 +23,11 @@ class TermIndex:
         row = len(self._lengths)
         found = terms.split()
         for term, count in Counter(found).items():
-            self._rows.setdefault(term, array("i")).append(row)
-            self._counts.setdefault(term, array("f")).append(count)
+            posting = self._postings.get(term)
+            if posting is None:
+                posting = self._postings[term] = (array("i"), array("f"))
+            posting[0].append(row)
+            posting[1].append(count)
         self._lengths.append(len(found))
 
     def bm25(self, query: Iterable[str], layout: Layout, weights: Weights) -> Floats:
@@ -40,9 +42,9 @@ class TermIndex:
         scores = np.zeros_like(own)
         # Sorted, since sums of floats depend on their order and a query has the same score whatever order it comes in.
         for term in sorted(set(query)):
-            if term not in self._rows:
+            if term not in self._postings:
                 continue
-            places, counts = layout.places(self._rows[term], self._counts[term])
+            places, counts = layout.places(*self._postings[term])
             if len(places) == 0:
                 continue
             counted = np.zeros_like(own)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, and_, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, exists, func, insert, select, update
 
 from milepost.domain.embeddings import EmbeddingSpace
 from milepost.domain.semantic import (
@@ -52,6 +52,17 @@ _r, _s, _v, _l, _f = semantic_records.c, semantic_sources.c, semantic_vectors.c,
 _ADD_OWNER = insert_ignore(semantic_owners)
 _OWNER = select(semantic_owners).where(semantic_owners.c.owner == bindparam("owner"))
 _LOCK = _OWNER.with_for_update()
+_INDEXED = (
+    _r.record_id,
+    _r.change,
+    _r.position,
+    _r.at,
+    _r.kind,
+    _r.asks,
+    _r.terms,
+    _r.terms_version,
+    _r.embedding,
+)
 _EMBEDDED = (
     update(semantic_records)
     .where(_r.owner == bindparam("of"), _r.record_id == bindparam("id"))
@@ -168,60 +179,77 @@ class SqlSemanticRecords:
 
     def scan(self, after: int, limit: int) -> Changes:
         head = self.head()
-        query = select(semantic_records).where(_r.owner == self._owner, _r.position > after)
-        found = self._conn.execute(query.order_by(_r.position).limit(limit)).all()
+        found = self._index_records(_r.position, after, limit)
         last = found[-1].position if found else after
-        return Changes(head, tuple(self._index_rows(found, head.space)), (), last, len(found) == limit)
+        rows = self._index_rows(found, head.space, and_(_r.position > after, _r.position <= last))
+        return Changes(head, rows, (), last, len(found) == limit)
 
     def changes(self, after: int, limit: int) -> Changes:
         head = self.head()
         if head.changes == after:
             return Changes(head, (), (), after, False)
-        query = (
-            select(semantic_records).where(_r.owner == self._owner, _r.change > after).order_by(_r.change).limit(limit)
-        )
-        found = self._conn.execute(query).all()
+        found = self._index_records(_r.change, after, limit)
         more = len(found) == limit
         last = found[-1].change if more else head.changes
         forgotten = self._conn.execute(
             select(_f.record_id).where(_f.owner == self._owner, _f.change > after, _f.change <= last)
         )
         gone = tuple(dict.fromkeys(forgotten.scalars()))
-        return Changes(head, tuple(self._index_rows(found, head.space)), gone, last, more)
+        rows = self._index_rows(found, head.space, and_(_r.change > after, _r.change <= last))
+        return Changes(head, rows, gone, last, more)
 
-    def _index_rows(self, found: Sequence[Any], space: EmbeddingSpace | None) -> Iterable[IndexRow]:
-        ids = [row.record_id for row in found]
+    def _index_records(self, order: Any, after: int, limit: int) -> Sequence[Any]:
+        query = select(*_INDEXED).where(_r.owner == self._owner, order > after).order_by(order).limit(limit)
+        return self._conn.execute(query).all()
+
+    def _index_rows(
+        self, found: Sequence[Any], space: EmbeddingSpace | None, chosen: ColumnElement[bool]
+    ) -> tuple[IndexRow, ...]:
+        """What an index needs of the records found, which are the `chosen` ones."""
+        if not found:
+            return ()
+        records = select(_r.record_id).where(_r.owner == self._owner, chosen)
         mentions: dict[str, list[Mention]] = defaultdict(list)
-        for row in self._of(select(_s.record_id, _s.turn_id, _s.change), _s.record_id, ids):
-            mentions[row.record_id].append(Mention(row.turn_id, row.change))
-        links = self._links(ids)
+        for record, turn, change in self._beside(select(_s.record_id, _s.turn_id, _s.change), _s, records):
+            mentions[record].append(Mention(turn, change))
+        links: dict[str, list[Link]] = defaultdict(list)
+        query = select(_l.older, _l.newer, _l.change, _l.near).where(_l.owner == self._owner, _l.older.in_(records))
+        for older, newer, change, near in self._conn.execute(query.order_by(_l.change)).all():
+            links[older].append(Link(newer, change, near))
         vectors: dict[str, list[bytes]] = defaultdict(list)
         if space is not None:
-            query = select(_v.record_id, _v.vector).order_by(_v.record_id, _v.part)
-            query = query.where(_v.embedder == space.embedder, _v.dimensions == space.dimensions)
-            for row in self._of(query, _v.record_id, ids):
-                vectors[row.record_id].append(row.vector)
-        for row in found:
-            record = row.record_id
-            yield IndexRow(
-                id=record,
+            own = and_(_v.embedder == space.embedder, _v.dimensions == space.dimensions)
+            made = select(_v.record_id, _v.vector).where(own).order_by(_v.record_id, _v.part)
+            for record, vector in self._beside(made, _v, records):
+                vectors[record].append(vector)
+        outdated = [row.record_id for row in found if row.terms_version != TERMS_VERSION]
+        anew = {row.record_id: _terms(row) for row in self._of(select(semantic_records), _r.record_id, outdated)}
+        return tuple(
+            IndexRow(
+                id=row.record_id,
                 change=row.change,
                 position=row.position,
                 at=row.at,
                 fact=row.kind == FACT,
                 asks=row.asks,
-                terms=row.terms if row.terms_version == TERMS_VERSION else _terms(row),
+                terms=anew.get(row.record_id, row.terms),
                 embedding=EmbeddingState(row.embedding),
-                vectors=tuple(vectors[record]),
-                mentions=tuple(mentions[record]),
-                superseded=tuple(links[record]),
+                vectors=tuple(vectors.get(row.record_id, ())),
+                mentions=tuple(mentions.get(row.record_id, ())),
+                superseded=tuple(links.get(row.record_id, ())),
             )
+            for row in found
+        )
+
+    def _beside(self, query: Select[Any], columns: Any, records: Select[Any]) -> Sequence[Any]:
+        """Rows of a table that belong to the records."""
+        return self._conn.execute(query.where(columns.owner == self._owner, columns.record_id.in_(records))).all()
 
     def _of(self, query: Select[Any], column: Any, ids: Sequence[str]) -> Iterable[Any]:
         """Rows of this owner whose column is one of the ids."""
         query = query.where(column.table.c.owner == self._owner)
         for start in range(0, len(ids), _ID_BATCH):
-            yield from self._conn.execute(query.where(column.in_(ids[start : start + _ID_BATCH])))
+            yield from self._conn.execute(query.where(column.in_(ids[start : start + _ID_BATCH]))).all()
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord]:
         return self._records(list(self._of(select(semantic_records), _r.record_id, ids)))
