@@ -14,11 +14,17 @@ from milepost.ledger.attached import GIVEN_CHARACTERS, INTRODUCTION, attached_te
 from milepost.ledger.transcript import Part
 from milepost.services.contents import Contents
 
-MAX_TEXT_CHARACTERS = 512_000
+MAX_TEXT_CHARACTERS = 256_000
 """Of all files of a conversation together. The newest come first; of others only the names are told."""
 
+CHARACTERS_PER_TOKEN = 2
+"""Of the model's window, for files: some four characters are a token, and half of the window is for the rest."""
+
+LEAST_CHARACTERS = 1_000
+"""A shorter beginning of a text is not given."""
+
 MAX_IMAGES = 20
-MAX_IMAGE_BYTES = 16 * 1024 * 1024
+MAX_IMAGE_BYTES = 12 * 1024 * 1024
 """Of all images of a conversation together, before they are written as base64."""
 
 LEFT_OUT = "There was no room for this file's text; the tool read_attachment, where it is offered, reads it."
@@ -41,10 +47,11 @@ class Attached:
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
 
-    async def given(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts with files turned into text and images, the same for the same parts."""
+    async def given(self, parts: Sequence[Part], window: int | None = None) -> list[Part]:
+        """The parts with files turned into text and images, the same for the same parts and `window` (tokens)."""
+        room = MAX_TEXT_CHARACTERS if window is None else min(MAX_TEXT_CHARACTERS, window * CHARACTERS_PER_TOKEN)
         by_message: dict[int, list[_Given]] = {}
-        for item in _placed([message for part in parts for message in part.messages]):
+        for item in _placed([message for part in parts for message in part.messages], room):
             by_message.setdefault(item.message, []).append(item)
         if not by_message:
             return list(parts)
@@ -95,8 +102,8 @@ class Attached:
             return None
 
 
-def _placed(messages: Sequence[Message]) -> list[_Given]:
-    """Each file where the conversation first refers to it, with the room it gets; newer files get theirs first."""
+def _placed(messages: Sequence[Message], room: int) -> list[_Given]:
+    """Each file where the conversation first refers to it, with its share of the room; newer files get theirs first."""
     seen: set[tuple[str, str]] = set()
     placed: list[_Given] = []
     for number, message in enumerate(messages):
@@ -106,12 +113,12 @@ def _placed(messages: Sequence[Message]) -> list[_Given]:
             if key not in seen:
                 seen.add(key)
                 placed.append(_Given(number, ref))
-    text, images, size = MAX_TEXT_CHARACTERS, 0, 0
+    text, images, size = room, 0, 0
     for item in reversed(placed):
         if item.ref.text is not None:
             # A character has at least one byte.
             wanted = min(GIVEN_CHARACTERS, item.ref.text.size)
-            item.limit = wanted if wanted <= text else 0
+            item.limit = min(wanted, text) if text >= min(wanted, LEAST_CHARACTERS) else 0
             text -= item.limit
         shown = item.ref.shown
         if shown is not None and images < MAX_IMAGES and size + shown.size <= MAX_IMAGE_BYTES:

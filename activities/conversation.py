@@ -168,7 +168,7 @@ class Conversations:
         context = await self._ledger.read(lambda tx: self._context(tx, turn_id, agent, round_))
         parts = [
             replace(part, messages=tuple([await self._load(message) for message in part.messages]))
-            for part in await self._attached.given(context.parts)
+            for part in await self._attached.given(context.parts, context.started.window_of(0))
         ]
         messages = [message for part in parts for message in part.messages]
         found = context.compacted

@@ -31,7 +31,8 @@ from milepost.services.sessions import MAX_PAGE, require_active
 BINARY = "application/octet-stream"
 POLL_SECONDS = 0.25
 _SPARE_SECONDS = 15
-_IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+_IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
+_START_BYTES = 16
 
 _log = get_logger(__name__)
 
@@ -226,8 +227,8 @@ class AttachmentService:
         size, start = 0, b""
         async for piece in pieces:
             size += len(piece)
-            start = start if len(start) >= 4 else (start + piece)[:4]
-            image = start.startswith(_IMAGES)
+            start = start if len(start) >= _START_BYTES else (start + piece)[:_START_BYTES]
+            image = _is_image(start)
             limit = self._limits.image_bytes if image else self._limits.document_bytes
             if size > limit:
                 what = "Images" if image else "Files that are no images"
@@ -237,6 +238,13 @@ class AttachmentService:
                     fix="Attach a smaller file, or put it into the Workspace.",
                 )
             yield piece
+
+
+def _is_image(start: bytes) -> bool:
+    """Whether the first bytes of a file are those of an image; its reader looks closer."""
+    webp = start[:4] == b"RIFF" and start[8:12] == b"WEBP"
+    bitmap = start[:2] == b"BM" and start[6:10] == bytes(4)
+    return webp or bitmap or start.startswith(_IMAGES)
 
 
 def _selected(tx: LedgerTx, session_id: str) -> list[Attachment]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,25 @@ async def test_room_is_given_to_the_newest(files: Files, monkeypatch: pytest.Mon
     assert not first.images and [image.name for image in second.images] == ["1.png"]
     assert LEFT_OUT in first.text.text and IMAGE_LEFT_OUT in first.text.text and "0 text of" not in first.text.text
     assert "1 text of 18 bytes" in second.text.text and LEFT_OUT not in second.text.text
+
+
+async def test_files_leave_half_of_a_small_window(files: Files) -> None:
+    session = await files.bench.open()
+    for name in ("old.txt", "new.txt"):
+        await files.attach(session, name, name.encode() * 3_000)
+    given = Attached(files.contents)
+    refs = (await files.begin(session)).request.attachments
+    parts = [Part(1, 1, 0, (UserMessage(Content("look"), files=refs),))]
+    texts = {}
+    for window in (100, 1_000, 14_000, None):
+        (message,) = (await given.given(parts, window))[0].messages
+        assert isinstance(message, UserMessage)
+        found = [re.search(f'name="{name}"[^\n]*\n(.*)', message.text.text) for name in ("old.txt", "new.txt")]
+        texts[window] = [0 if each is None else each[1].count(".txt") for each in found]
+        assert len(message.text.text) < 45_000
+    assert texts[None] == [3_000, 3_000] and texts[100] == [0, 0], texts
+    # The newest gets what there is; the other one the rest, if that is of any use.
+    assert texts[1_000] == [0, 285] and texts[14_000] == [1_000, 3_000], texts
 
 
 async def test_a_conversation_without_files_is_left_alone(files: Files) -> None:
