@@ -15,12 +15,18 @@ from pathlib import Path
 
 from milepost.domain.events import AgentOutput, ContextCompacted, ToolFinished
 from milepost.domain.messages import AssistantMessage, Message
+from milepost.embedders.lexical import LexicalHash
 from milepost.engine.tokens import request_items, total
+from milepost.memory.block_files import FileBlocks
+from milepost.memory.daily_files import FileDailyLog
+from milepost.memory.semantic import IndexedMemory
 from milepost.ports.models import ModelRequest
+from milepost.services.memory_stores import MemoryStores
+from milepost.storage.semantic_files import FileSemanticStore
 from tests.context.plays import Answer, Model, driven, events_of, prefix_breaks, sent_text
 from tests.support.driven import log_text
 
-_SAID = re.compile(r"The (\w+) code is (\d{6})")
+_SAID = re.compile(r"[Tt]he (\w+) code is (\d{6})")
 _ASKED = re.compile(r"What is the (\w+) code\?")
 
 
@@ -58,19 +64,23 @@ class Planted:
         self.turns = turns
         self.codes: dict[str, str] = {}
         self.printed: dict[int, str] = {}
+        self.said: dict[int, str] = {}
         self.asks: dict[int, str] = {}
         every = max(6, turns // 25)
         for number, turn in enumerate(range(3, turns * 2 // 3, every)):
             name = f"fact{number:02}"
             self.codes[name] = f"{chosen.randrange(10**6):06}"
-            self.printed[turn] = name
+            # Every other pair is said by the person, so that both are among those that the summarizer drops.
+            (self.said if number % 4 in (2, 3) else self.printed)[turn] = name
         for number, turn in enumerate(range(turns - len(self.codes), turns)):
             self.asks[turn] = f"fact{number:02}"
 
     def request(self, turn: int) -> str:
         if turn in self.asks:
             return f"What is the {self.asks[turn]} code?"
-        return f"Step {turn}: please run the next part and tell me how it went. {log_text(self.chosen, 150)}"
+        name = self.said.get(turn)
+        note = f"Note that the {name} code is {self.codes[name]}. " if name else ""
+        return f"{note}Step {turn}: please run the next part and tell me how it went. {log_text(self.chosen, 150)}"
 
     def output(self, turn: int) -> str:
         """What the turn's command prints: a log, a fact in its middle if one is planted there."""
@@ -141,10 +151,12 @@ def _last_tool(messages: Sequence[Message]) -> str | None:
 
 
 async def play(url: str, folder: Path, turns: int, window: int) -> Report:
-    """Play a Session and measure it."""
+    """Play a Session and measure it. Nothing is recalled by itself: what the agent wants to know it has to look for."""
+    store = FileSemanticStore(lambda scope: folder / "memory" / "semantic" / "v1" / scope.component)
+    memory = MemoryStores(FileBlocks(folder), FileDailyLog(folder), IndexedMemory(store, LexicalHash()))
     plan, agent = Planted(turns), Agent(lambda number: number % 2 == 0)
     model = Model(agent.answer, agent.summarize)
-    async with driven(url, folder, model, window=window) as driver:
+    async with driven(url, folder, model, window=window, memory=memory) as driver:
         session = await driver.open()
         for turn in range(turns):
             driver.sandbox.says = lambda turn=turn: plan.output(turn)  # type: ignore[misc]
@@ -157,7 +169,7 @@ async def play(url: str, folder: Path, turns: int, window: int) -> Report:
         if outputs[turn] != f"The {name} code is {plan.codes[name]}."
     ]
     results = [event for event in events if isinstance(event, ToolFinished)]
-    assert all(plan.codes[name] in sent_text_of(results) for name in plan.codes), "the ledger has all"
+    assert all(plan.codes[name] in sent_text_of(results) for name in plan.printed.values()), "the ledger has all"
     compactions = [event for event in events if isinstance(event, ContextCompacted)]
     return _report(plan, agent, model, compactions, wrong)
 

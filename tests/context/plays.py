@@ -15,6 +15,7 @@ from milepost.domain.agents import AgentConfig
 from milepost.domain.compaction import ContextPolicy
 from milepost.domain.content import Content
 from milepost.domain.events import ContextCompacted, Event, ModelCalled
+from milepost.domain.memory import MemorySettings
 from milepost.domain.messages import (
     AssistantMessage,
     AssistantPart,
@@ -28,6 +29,7 @@ from milepost.engine.tokens import request_items, total
 from milepost.ledger.codec import decode_event, to_json
 from milepost.ports.models import SUMMARY, ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.ports.tools import CustomTools
+from milepost.services.memory_stores import MemoryStores
 from milepost.storage import open_ledger, open_notifier
 from tests.support.driven import AGENT, Driver
 
@@ -103,12 +105,22 @@ async def driven(
     size: int = 2_000,
     policy: ContextPolicy | None = None,
     tools: CustomTools | None = None,
+    memory: MemoryStores | None = None,
+    recall: int = 0,
 ) -> AsyncIterator[Driver]:
     notifier = await open_notifier(url)
     ledger = await open_ledger(url, notifier)
-    agent = AgentConfig(AGENT, "instant", "instant", context=policy or ContextPolicy(window=window))
+    agent = AgentConfig(
+        AGENT,
+        "instant",
+        "instant",
+        context=policy or ContextPolicy(window=window),
+        memory=MemorySettings(recall=recall) if memory else None,
+    )
     try:
-        yield Driver(ledger, notifier, folder, lambda: size, agent=agent, gateway=model, custom_tools=tools)  # type: ignore[arg-type]
+        yield Driver(
+            ledger, notifier, folder, lambda: size, agent=agent, gateway=model, custom_tools=tools, memory=memory
+        )  # type: ignore[arg-type]
     finally:
         await ledger.close()
         await notifier.close()

@@ -47,6 +47,7 @@ from milepost.services.checkpoints import CheckpointSettings
 from milepost.services.contents import Contents
 from milepost.services.dispatch import Dispatcher
 from milepost.services.history import HistoryService
+from milepost.services.memory_stores import MemoryStores
 from milepost.services.sessions import OpenSession, SessionService
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.services.workbench import Workbench
@@ -263,6 +264,7 @@ class Driver:
         agent: AgentConfig | None = None,
         gateway: ModelGateway | None = None,
         custom_tools: CustomTools | None = None,
+        memory: MemoryStores | None = None,
     ) -> None:
         chosen = random.Random(seed)
         clock, ids = SteppingClock(), UuidIds()
@@ -298,6 +300,7 @@ class Driver:
             "driver",
             "driver-host",
             custom_tools=custom_tools or NoCustomTools(),
+            memory=memory,
             checkpoints=checkpoints,
             checkpoint_settings=checkpoint_settings or CheckpointSettings(),
         )
@@ -370,6 +373,8 @@ class Driver:
         """Write the turn's end."""
         params = FinishParams(turn_id, session_id, _claim(turn_id), state, rounds, code, reason)
         assert (await self._run(self._steps.turns.finish_turn, params)).state is state
+        if self._steps.memory.writer is not None:
+            await self._steps.memory.writer.run_once()
 
     async def play(self, session_id: str, text: str) -> str:
         """A whole turn: rounds until the model asks for no more calls, or a call of it fails."""
