@@ -63,7 +63,9 @@ def _entries(parts: Iterable[Part], limit: int) -> Iterator[str]:
             match message:
                 case UserMessage():
                     images = f"\n[{len(message.images)} images]" if message.images else ""
-                    yield f"# Request {part.number}\n{_cut(message.text.text, limit)}{images}"
+                    # What the agent was reminded of may have changed since: it is part of what it knew.
+                    said = "\n".join(text for text in (message.before, message.text.text) if text)
+                    yield f"# Request {part.number}\n{_cut(said, limit)}{images}"
                 case AssistantMessage():
                     yield from _answer(message, limit)
                 case ToolMessage():
