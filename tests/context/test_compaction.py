@@ -50,22 +50,22 @@ async def test_results_are_shortened_before_anything_is_summarized(sqlite_url: s
 
 async def test_a_long_session_stays_in_its_window_with_a_stable_prefix(sqlite_url: str, tmp_path: Path) -> None:
     model = Model(one_call, lambda request: f"Summary number {len(model.summaries)}.")
-    async with driven(sqlite_url, tmp_path, model, window=12_000) as driver:
+    async with driven(sqlite_url, tmp_path, model, window=8_000) as driver:
         session = await driver.open()
-        for number in range(40):
+        for number in range(24):
             await driver.play(session, f"Request {number}. {'Look at this and that. ' * 20}")
         found = await compactions(driver, session)
         verify_chain(await driver.ledger.read(lambda tx: tx.events.read(session, limit=10_000)))
         events = await events_of(driver, session)
-    assert len([event for event in events if isinstance(event, TurnCompleted)]) == 40
+    assert len([event for event in events if isinstance(event, TurnCompleted)]) == 24
     assert 2 <= len(model.summaries) <= 10
     assert len(found) >= len(model.summaries)
     assert all(event.error is None and event.tokens_after < 0.9 * event.tokens_before for event in found)
-    assert all(size(request) <= 0.85 * 12_000 for request in model.answers)
+    assert all(size(request) <= 0.85 * 8_000 for request in model.answers)
     assert prefix_breaks(model.answers) == len(found), "the prefix changes right after a compaction and never else"
     last = model.answers[-1].messages[0].text.text  # type: ignore[union-attr]
     assert last.startswith("[Your own summary of") and f"Summary number {len(model.summaries)}." in last
-    assert found[-1].covered_turns > 20
+    assert found[-1].covered_turns > 12
 
 
 async def grown(driver: Driver, model: Model, session: str, *, until: Callable[[], bool]) -> None:

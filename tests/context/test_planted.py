@@ -21,8 +21,8 @@ def check(report: Report, window: int) -> None:
 
 
 async def test_lost_facts_are_found_again(sqlite_url: str, tmp_path: Path) -> None:
-    report = await play(sqlite_url, tmp_path, 40, 14_000)
-    check(report, 14_000)
+    report = await play(sqlite_url, tmp_path, 34, 12_000)
+    check(report, 12_000)
 
 
 @pytest.mark.slow
