@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from milepost.domain.errors import MemoryDamaged, MemoryUnavailable
 from milepost.domain.memory import Scope
 from milepost.domain.semantic import AddOutcome
+from milepost.embedders.minilm.embedder import PackagedMiniLM, installed
 from milepost.memory.semantic import IndexedMemory
 from milepost.storage.semantic_files import FILE_NAME
 from tests.memory.semantic_support import ANN, Embedding, file_store, found, said
+from tests.support.needs import unavailable
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,3 +167,41 @@ async def _check(root: Path, kept: set[str], gone: set[str]) -> None:
     for record in ids:
         assert record in await found(memory, ANN, (await memory.get(ANN, record)).text, limit=3)
     await memory.close()
+
+
+CONVERSATION = [
+    "Please set up a FastAPI project with SQLite.",
+    "I created app.py, models.py and a SQLite file data.db.",
+    "Use tabs, not spaces.",
+    "Done: all files use tabs now.",
+    "The deployment target is a Raspberry Pi in my garage.",
+    "Noted; I will build for arm64.",
+    "My daughter Mia will use the app for her piano practice log.",
+    "Nice! I added a practice table.",
+    "Why does the test fail?",
+    "The fixture closed the session too early; fixed.",
+]
+ASKED = {
+    "What hardware do we deploy to?": {5, 6},
+    "Who is the app for?": {7},
+    "piano": {7},
+    "Fix the failing test": {9, 10},
+}
+OFF_TOPIC = ("hello", "continue", "thanks", "What is the capital of France?", "Write a haiku about autumn")
+
+
+async def test_a_young_memory_recalls_what_fits_and_nothing_else(tmp_path: Path) -> None:
+    if not installed():
+        unavailable("The packaged MiniLM", "the extra onnx is not installed")
+    embedder = PackagedMiniLM(threads=1, seconds=60, load_seconds=60)
+    memory = IndexedMemory(file_store(tmp_path), embedder)
+    speakers = ("user", "agent")
+    await memory.add(
+        ANN, [said(n, text, speaker=speakers[(n + 1) % 2]) for n, text in enumerate(CONVERSATION, start=1)]
+    )
+    for query, turns in ASKED.items():
+        assert (await memory.search(ANN, query)).items[0].turn_number in turns, query
+    for query in OFF_TOPIC:
+        assert (await memory.search(ANN, query)).items == (), query
+    await memory.close()
+    await embedder.close()
