@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ BARE = (
 async def variant(provider: PodmanProvider, script: str) -> str:
     """An image made of the default one by a script as its root; returns its name."""
     api: PodmanApi = await provider._service.api()
-    host = await provider._host(api)
+    host = await provider._opener.host(api)
     mapping = mappings.plain(None if host.rootless else mappings.container_base())
     tag = f"localhost/milepost-test:{uuid.uuid4().hex[:12]}"
     labels = {specs.INSTANCE: provider.instance_id, specs.SESSION: "probe"}
@@ -48,7 +49,7 @@ async def provider(podman_root: Path) -> AsyncIterator[PodmanProvider]:
     """One that may use a test's image in the place of a curated one."""
     made = PodmanProvider(podman_root, new_instance())
     tags: list[str] = []
-    made._images = _Recorded(tags)
+    made._opener.settings = replace(made._opener.settings, images=_Recorded(tags))
     yield made
     await remove_owned(made)
     api: PodmanApi = await made._service.api()
@@ -77,7 +78,7 @@ def spec_of(provider: PodmanProvider, workspace: Path, network: str) -> SandboxS
 async def test_what_an_image_lacks_is_installed_into_a_copy_of_it_once(
     provider: PodmanProvider, tmp_path: Path
 ) -> None:
-    provider._images["debian:bookworm-slim"] = await variant(provider, BARE)
+    provider._opener.settings.images["debian:bookworm-slim"] = await variant(provider, BARE)
     with pytest.raises(SandboxUnavailable, match=r"no git, find, which sandboxes need. The sandbox has no network"):
         await provider.open(spec_of(provider, tmp_path, "none"))
     assert await provider.owned() == ()
@@ -90,7 +91,7 @@ async def test_what_an_image_lacks_is_installed_into_a_copy_of_it_once(
     api: PodmanApi = await provider._service.api()
     (container,) = await provider.owned()
     used = (await api.container(container.container_id) or {})["Image"]
-    again = PodmanProvider(provider._data_root, provider.instance_id, images=dict(provider._images))
+    again = PodmanProvider(provider._data_root, provider.instance_id, images=dict(provider._opener.settings.images))
     other = SandboxSpec("t", provider.instance_id, str(tmp_path), image="debian:bookworm-slim", network="bridge")
     await again.open(other)
     found = [each for each in await again.owned() if each.session_id == "t"]
@@ -103,11 +104,13 @@ async def test_what_an_image_lacks_is_installed_into_a_copy_of_it_once(
 @pytest.mark.slow
 async def test_what_cannot_be_helped_is_named(provider: PodmanProvider, tmp_path: Path) -> None:
     failing = BARE.replace("cp /opt/kept/* /usr/bin/; exit 0", "echo no such mirror; exit 1")
-    provider._images["debian:bookworm-slim"] = await variant(provider, failing)
+    provider._opener.settings.images["debian:bookworm-slim"] = await variant(provider, failing)
     with pytest.raises(SandboxUnavailable, match="Installing them failed") as refused:
         await provider.open(spec_of(provider, tmp_path, "bridge"))
     assert "apt-get install -y --no-install-recommends git findutils" in str(refused.value.fix)
-    provider._images["debian:bookworm-slim"] = await variant(provider, BARE.replace("ID=debian", "ID=plan9"))
+    provider._opener.settings.images["debian:bookworm-slim"] = await variant(
+        provider, BARE.replace("ID=debian", "ID=plan9")
+    )
     with pytest.raises(SandboxUnavailable, match="has no git, find") as refused:
         await provider.open(spec_of(provider, tmp_path, "bridge"))
     assert "Debian, Ubuntu or Alpine" in str(refused.value.fix)
