@@ -101,12 +101,19 @@ class AttachmentService:
         await self._ledger.write(body)
         task = asyncio.create_task(self._read_out(attachment))
         self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+        task.add_done_callback(self._read)
         if not wait:
             return attachment
         # It goes on without whoever asked for it.
         await asyncio.shield(task)
         return await self.get(ref.attachment_id)
+
+    def _read(self, task: asyncio.Task[None]) -> None:
+        """Nobody may wait for it; what has failed is begun again when it is asked for."""
+        self._reading.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.warning("attachment.unread", error=type(error).__name__, detail=str(error)[:200])
 
     async def close(self) -> None:
         """End what is being read here; it is begun again later."""

@@ -15,6 +15,7 @@ from milepost.domain.errors import (
     PayloadTooLarge,
     SessionClosed,
     SessionNotFound,
+    StorageUnavailable,
     TurnRunning,
 )
 from milepost.domain.events import AttachmentConsumed
@@ -314,3 +315,21 @@ async def test_a_file_whose_bytes_are_lost(files: Files) -> None:
     # The turn goes on without it.
     messages = await files.given(session)
     assert "a.txt" in messages[-1].text.text and "the text" not in messages[-1].text.text
+
+
+async def test_a_fault_while_a_file_is_read_leaves_it_to_be_read_again(files: Files) -> None:
+    session = await files.bench.open()
+    extract = files.extractor.extract
+
+    async def fails(pieces: object, name: str) -> object:
+        raise StorageUnavailable("The disk is full.")
+
+    files.extractor.extract = fails  # type: ignore[method-assign, assignment]
+    made = await files.attach(session, "a.txt", b"the text", wait=False)
+    await asyncio.gather(*files.attachments._reading, return_exceptions=True)
+    (found,) = await files.attachments.selected(session)
+    assert found.ref.state is AttachmentState.EXTRACTING and files.attachments._reading == set()
+    files.extractor.extract = extract  # type: ignore[method-assign]
+    await files.bench.ledger.write(lambda tx: tx.attachments.release())
+    assert [ref.state for ref in (await files.begin(session)).request.attachments] == [AttachmentState.READY]
+    assert await files.attachments.text(made.ref.attachment_id) == "the text"
