@@ -29,6 +29,7 @@ from milepost.ports.semantic_records import SemanticRecords, SemanticStore, Stor
 
 RETRIES: Final = 64
 """Older records without a vector that one call of `add` tries again."""
+RETRY_SECONDS: Final = 1.0
 
 
 class IndexedMemory:
@@ -47,6 +48,7 @@ class IndexedMemory:
         self._embedder = embedder
         self._clock = clock
         self._indexes = Indexes(store, max_indexes=max_indexes, max_rows=max_rows)
+        self._retries: dict[str, asyncio.Task[set[str]]] = {}
         self._embedding = RecordEmbedding(store, embedder, self._indexes, clock)
 
     async def add(self, scope: Scope, entries: Sequence[MemoryEntry]) -> list[Added]:
@@ -89,7 +91,7 @@ class IndexedMemory:
             except EmbeddingFailed as error:
                 problem = f"Only words were compared: {error.message}"
         if index.incomplete and not problem:
-            await self._embedding.waiting(scope, BATCH)
+            await self._retry(scope)
             index = await self._indexes.get(scope)
         hits = await asyncio.to_thread(
             lambda: index.search(Query(tuple(tokens(query)), vector, limit, min_score, exclude_turns, shown_turns))
@@ -97,6 +99,20 @@ class IndexedMemory:
         found = {item.record.id: item for item in await self._read(scope, [hit.id for hit in hits.items])}
         items = tuple(recalled(hit, found[hit.id], exclude_turns) for hit in hits.items if hit.id in found)
         return Recall(items, hits.incomplete, hits.searched, problem)
+
+    async def _retry(self, scope: Scope) -> None:
+        """Embed some of what waits for it; a search waits for that a second and leaves the rest behind it."""
+        task = self._retries.get(scope.component)
+        if task is None:
+            task = asyncio.create_task(self._embedding.waiting(scope, BATCH))
+            self._retries[scope.component] = task
+            task.add_done_callback(lambda done: self._retried(scope, done))
+        await asyncio.wait({task}, timeout=RETRY_SECONDS)
+
+    def _retried(self, scope: Scope, task: asyncio.Task[set[str]]) -> None:
+        self._retries.pop(scope.component, None)
+        if not task.cancelled():
+            task.exception()  # retrieved; what failed is noted with its records, or is tried again by the next call
 
     def _require_space(self, scope: Scope, index: RecallIndex) -> None:
         if index.space is not None and index.space != self._embedder.space:
@@ -176,6 +192,8 @@ class IndexedMemory:
         self._indexes.drop(scope)
 
     async def close(self) -> None:
+        for task in list(self._retries.values()):
+            task.cancel()
         self._indexes.clear()
         await self._store.close()
 

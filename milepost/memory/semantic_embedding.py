@@ -19,6 +19,8 @@ from milepost.ports.embeddings import Embedder
 from milepost.ports.semantic_records import Embedded, SemanticRecords, SemanticStore, Unembedded
 
 BATCH: Final = 32
+MAX_FAILURES: Final = 2
+"""Failed calls after which the embedder is left alone until the next time."""
 MAX_SAME: Final = 64
 """Records that one record can be found to say nearly the same as."""
 
@@ -47,26 +49,32 @@ class RecordEmbedding:
         vectors of another embedder: those that wait get theirs when it is reindexed.
         """
         same: set[str] = set()
+        failures = 0
         async with _Turn(self._locks, scope.component):
-            while limit > 0:
-                found = await self._store.read(scope, self._due(min(BATCH, limit)))
-                if not found:
+            while limit > 0 and failures < MAX_FAILURES:
+                due = await self._store.read(scope, self._due(min(BATCH, limit)))
+                if not due:
                     break
-                limit -= len(found)
-                same |= await self._embed(scope, found)
+                # One by one after a failure: a text that cannot be embedded must not keep others from it.
+                batch = [item for item in due if item.attempts == 0] or due[:1]
+                limit -= len(batch)
+                said = await self._embed(scope, batch)
+                failures += said is None
+                same |= said or set()
         return same
 
     def _due(self, limit: int) -> Callable[[SemanticRecords], list[Unembedded]]:
         now, own = self._clock(), (None, self._embedder.space)
         return lambda records: records.unembedded(now, limit) if records.head().space in own else []
 
-    async def _embed(self, scope: Scope, found: Sequence[Unembedded]) -> set[str]:
+    async def _embed(self, scope: Scope, found: Sequence[Unembedded]) -> set[str] | None:
+        """Those that say nearly the same as another; None if they could not be embedded."""
         try:
             vectors = await self._vectors(found)
         except EmbeddingFailed as error:
             ids, reason, now = [item.id for item in found], error.message, self._clock()
             await self._store.write(scope, lambda records: records.fail(ids, reason, now))
-            return set()
+            return None
         done = [Embedded(item.id, vectors[item.id]) for item in found]
         if self._embedder.neural:
             done = await self._compared(scope, found, done)

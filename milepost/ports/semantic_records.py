@@ -94,7 +94,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Unembedded:
-    """A record that has no vector, with what must be embedded."""
+    """A record that has no vector, with what must be embedded. `attempts` counts those that failed."""
 
     id: str
     position: int
@@ -103,6 +103,7 @@ class Unembedded:
     at: int
     speaker: str
     captions: tuple[str, ...]
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)

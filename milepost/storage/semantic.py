@@ -531,7 +531,8 @@ def _has_vector(space: EmbeddingSpace) -> Any:
 
 def _unembedded(row: Any) -> Unembedded:
     captions = tuple(json.loads(row.captions))
-    return Unembedded(row.record_id, row.position, row.text, row.kind, row.at, row.speaker, captions)
+    place = (row.record_id, row.position)
+    return Unembedded(*place, row.text, row.kind, row.at, row.speaker, captions, row.attempts)
 
 
 def _terms(row: Any) -> str:

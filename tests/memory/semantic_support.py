@@ -32,10 +32,11 @@ class Embedding:
         self.space = EmbeddingSpace(name, dimensions)
         self.vectors: dict[str, tuple[float, ...]] = {}
         self.down = False
+        self.refused = ""
         self.texts: list[str] = []
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
-        if self.down:
+        if self.down or (self.refused and any(self.refused in text for text in texts)):
             raise EmbeddingFailed("The embedder is down.", fix="Start it.")
         self.texts += texts
         return [self._vector(text) for text in texts]

@@ -177,6 +177,20 @@ async def test_a_failed_embedding_is_seen_and_tried_again(opened: Opened) -> Non
     assert (await memory.search(ANN, "pears")).incomplete == 0
 
 
+async def test_a_text_that_cannot_be_embedded_keeps_no_other_from_it(opened: Opened) -> None:
+    opened.embedder.refused = "poison"
+    added = await opened.memory.add(ANN, [said(n, "poison" if n == 3 else f"Line {n}.") for n in range(6)])
+    assert {item.embedding for item in added} == {EmbeddingState.FAILED}
+    later = IndexedMemory(
+        semantic_store(opened.stores.place, opened.stores.ledger), opened.embedder, clock=lambda: 3600 * 1_000_000
+    )
+    await later.search(ANN, "line")
+    states = {record.text: record.embedding for record in await later.page(ANN)}
+    assert states.pop("poison") is EmbeddingState.FAILED
+    assert set(states.values()) == {EmbeddingState.EMBEDDED}
+    assert (await later.search(ANN, "poison line")).incomplete == 1
+
+
 async def test_another_embedder_is_refused_until_the_vectors_are_made_anew(opened: Opened) -> None:
     memory = opened.memory
     await memory.add(ANN, [said(number, f"Sentence number {number}.") for number in range(1, 71)])
