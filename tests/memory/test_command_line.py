@@ -1,0 +1,71 @@
+"""`milepost memory` as a person uses it: on an instance with the default configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import commands
+from tests.cli.conftest import NO_TOOLS, Milepost, milepost, running
+
+__all__ = ["milepost"]
+
+TEAM = NO_TOOLS + "agents: {default: {memory: {blocks: {team: {shared: true}}}}}\n"
+
+
+class Person:
+    """Gives commands to the running instance, in this process."""
+
+    def run(self, *words: str, stdin: str | None = None, code: int = 0) -> str:
+        done = CliRunner().invoke(commands, list(words), input=stdin)
+        assert done.exit_code == code, (words, done.output, done.exception)
+        return done.output
+
+    def json(self, *words: str) -> Any:
+        return json.loads(CliRunner().invoke(commands, [*words, "--json"]).stdout)
+
+
+@pytest.fixture
+def person(milepost: Milepost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Person]:
+    (milepost.folder / "milepost.yaml").write_text(TEAM)
+    monkeypatch.chdir(milepost.folder)
+    monkeypatch.setenv("MILEPOST_HOME", str(milepost.home))
+    with running(milepost, "dev"):
+        yield Person()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_person_sees_and_edits_memory(person: Person) -> None:
+    document = person.json("run", "The cat is called Mia.")
+    session = document["session_id"]
+    assert document["agents"][0]["memory"]["blocks"][0]["label"] == "persona"
+    assert person.run("memory", "rebuild", session) == "Rebuilt: 2 records of 1 agent.\n"
+    shown = person.json("memory", "show", session)
+    assert shown["waiting"] == [] and shown["owners"][0]["records"] == 2
+    person.run("memory", "block", "set", session, "human", "Name: Kim.")
+    person.run("memory", "block", "set", "shared", "team", "-", stdin="Known to all.")
+    stale = person.run("memory", "block", "set", session, "human", "x", "--expect", "0", code=1)
+    assert "at version 1, not 0" in stale
+    assert "Name: Kim." in person.run("memory", "blocks", session)
+    person.run("memory", "block", "revert", session, "human", "--to", "0")
+    history = person.run("memory", "block", "show", session, "human")
+    assert "reverted to version 0" in history and "(empty)" in history
+    assert "Known to all." in person.run("memory", "block", "show", "shared", "team")
+    assert "user" in person.run("memory", "log", session, "--from", "2020-01-01")
+    assert person.run("memory", "log", session, "--to", "2020-01-01") == ""
+    found = person.json("memory", "recall", session, "Which cat?")["items"]
+    assert found[0]["text"] == "The cat is called Mia."
+    person.run("memory", "forget", session, found[0]["id"])
+    listed = person.json("memory", "records", session)["records"]
+    assert [record["speaker"] for record in listed] == ["default"]
+    lines = [json.loads(line) for line in person.run("memory", "export", session).splitlines()]
+    kinds = [line["type"] for line in lines]
+    assert kinds == ["block", "block", "block", "entry", "entry", "record"]
+    second = person.json("turn", "send", session, "And now?")
+    assert second["agents"][0]["memory"]["changed"] == ["team"]
+    assert "Changed core memory: team" in person.run("turn", "show", second["turn_id"])
