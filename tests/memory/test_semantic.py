@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from milepost.domain.memory import Scope
 from milepost.domain.semantic import AddOutcome, EmbeddingState, MemoryEntry
 from milepost.memory.semantic import IndexedMemory
 from milepost.ports.semantic_records import Embedded
-from tests.memory.conftest import Stores
+from milepost.storage import open_ledger, open_notifier
+from tests.memory.conftest import Stores, stores_at
 from tests.memory.semantic_support import ANN, BOB, Embedding, fact, found, said, semantic_store
 
 
@@ -29,6 +31,22 @@ class Opened:
         """The same memory as another process sees it."""
         store = semantic_store(self.stores.place, self.stores.ledger)
         return IndexedMemory(store, embedder or self.embedder, **options)
+
+
+@pytest.fixture(
+    params=[
+        "files",
+        pytest.param("sqlite", marks=pytest.mark.slow),  # the same SQL on the same database as files
+        pytest.param("postgresql", marks=pytest.mark.postgres),
+    ]
+)
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
+    url = str(request.getfixturevalue("postgres_url" if request.param == "postgresql" else "sqlite_url"))
+    notifier = await open_notifier(url)
+    ledger = await open_ledger(url, notifier)
+    yield stores_at(str(tmp_path / "home") if request.param == "files" else url, ledger)
+    await ledger.close()
+    await notifier.close()
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ async def test_a_file_that_another_process_holds_is_waited_for(tmp_path: Path) -
         max_size=12,
     )
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_adding_twice_changes_nothing(entries: list[tuple[str, str]]) -> None:
     async def run(root: Path) -> None:
         memory = IndexedMemory(file_store(root), Embedding())
