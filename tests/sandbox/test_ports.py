@@ -24,6 +24,7 @@ async def asked(host: str, port: int) -> bytes:
     return answer
 
 
+@pytest.mark.slow
 async def test_a_port_answers_on_loopback_alone(podman: PodmanProvider, tmp_path: Path) -> None:
     box = await podman.open(SandboxSpec("s", podman.instance_id, str(tmp_path), ports=(PORT,)))
     assert box.ports.keys() == {PORT}

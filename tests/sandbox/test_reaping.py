@@ -74,6 +74,7 @@ async def test_a_killed_worker_leaves_nothing_but_what_must_be_told(podman_root:
 
 
 @pytest.mark.podman
+@pytest.mark.slow
 async def test_a_supervisor_that_nobody_needs_ends_and_its_container_goes(
     podman: PodmanProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
