@@ -127,7 +127,7 @@ async def set_block(
     call: Invocation,
     session: SessionOrShared,
     label: Label,
-    value: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The new value; '-' or none reads it.")] = None,
+    value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help="The new value; '-' or none reads it.")] = None,
     agent: Agent = None,
     expected: Annotated[
         int | None, typer.Option("--expect", metavar="N", min=0, help="Only if the block is at this version.")

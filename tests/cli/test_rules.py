@@ -41,7 +41,8 @@ def test_every_command_explains_itself_and_is_documented(path: tuple[str, ...]) 
     for parameter in LEAVES[path].params:
         if parameter.name not in ("json_output", "config_file"):
             option = parameter.opts[0].startswith("-")
-            assert (max(parameter.opts, key=len) if option else parameter.name.upper()) in section[1]
+            shown = (parameter.metavar or parameter.name.upper()).strip("[].")
+            assert (max(parameter.opts, key=len) if option else shown) in section[1]
 
 
 def test_no_command_is_documented_that_does_not_exist() -> None:
