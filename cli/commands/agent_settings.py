@@ -27,30 +27,30 @@ def register(group: typer.Typer) -> None:
     command(group, "remove")(remove)
 
 
-def show(call: Invocation, agent_id: AgentId) -> None:
+def show(call: Invocation, agent: AgentId) -> None:
     """Show one agent: what the file says, and what is in force."""
-    _print(call, _editor(call).get(agent_id))
+    _print(call, _editor(call).get(agent))
 
 
-def add(call: Invocation, agent_id: AgentId, values: Values = None) -> None:
+def add(call: Invocation, agent: AgentId, key: Values = None) -> None:
     """Add an agent. It is checked before the file is written, and counts from the next turn on."""
-    _changed(call, "Added", _editor(call).add(agent_id, nested(values or ())))
+    _changed(call, "Added", _editor(call).add(agent, nested(key or ())))
 
 
-def change(call: Invocation, agent_id: AgentId, values: Values = None, unset: Unset = None) -> None:
+def change(call: Invocation, agent: AgentId, key: Values = None, unset: Unset = None) -> None:
     """Change an agent; everything else of the file stays. VALUE is YAML: 'tools=[read_file, bash]'."""
-    if not values and not unset:
+    if not key and not unset:
         raise InvalidInput("Nothing to change.", field="values", fix="Name KEY=VALUE, or --unset KEY.")
-    _changed(call, "Changed", _editor(call).change(agent_id, nested(values or (), unset or ())))
+    _changed(call, "Changed", _editor(call).change(agent, nested(key or (), unset or ())))
 
 
-def remove(call: Invocation, agent_id: AgentId) -> None:
+def remove(call: Invocation, agent: AgentId) -> None:
     """Remove an agent. Its Sessions stay; their next turn needs another one."""
-    _editor(call).remove(agent_id)
+    _editor(call).remove(agent)
     if call.json:
-        call.out.document({"agent_id": agent_id, "removed": True})
+        call.out.document({"agent_id": agent, "removed": True})
     else:
-        call.out.line(f"Removed the agent {agent_id}.")
+        call.out.line(f"Removed the agent {agent}.")
 
 
 def _editor(call: Invocation) -> AgentEditor:

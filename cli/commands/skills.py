@@ -61,7 +61,7 @@ def show(call: Invocation, skill: SkillName) -> None:
 async def set_skills(
     call: Invocation,
     session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the Session.")],
-    skills: Chosen = None,
+    skill: Chosen = None,
     of_agent: Annotated[
         bool, typer.Option("--of-agent", help="Give back those that the Session's agents have by themselves.")
     ] = False,
@@ -69,11 +69,11 @@ async def set_skills(
     """Set which skills a Session has, from its next turn on; without any it has none."""
     from cli.connection import Need, reach
 
-    if skills and of_agent:
+    if skill and of_agent:
         raise InvalidInput("Name skills, or --of-agent.", field="skills")
     async with reach(call, Need.WRITE) as reached:
         found = await reached.client.put(
-            f"{API}/sessions/{session}/skills", {"skills": None if of_agent else skills or []}
+            f"{API}/sessions/{session}/skills", {"skills": None if of_agent else skill or []}
         )
     if call.json:
         call.out.document(found)
