@@ -47,10 +47,12 @@ class LegacyBlocks:
         return current or {label: (version,) for label, version in (await self._legacy(scope)).items()}
 
     async def write(self, scope: Scope, label: str, version: BlockVersion) -> BlockVersion:
-        # Whoever saw a legacy block writes its second version; whoever makes memory anew begins with the first.
-        if version.number > 1 and not await self._inner.all(scope):
+        # Also a block that the old file does not have: once there is a current one, that file is not read any more.
+        if not await self._inner.all(scope):
             for known, first in (await self._legacy(scope)).items():
-                await self._inner.write(scope, known, first)
+                # Whoever saw a legacy block writes its second version; a first one is of memory that is made anew.
+                if known != label or version.number > 1:
+                    await self._inner.write(scope, known, first)
         return await self._inner.write(scope, label, version)
 
     async def drop(self, scope: Scope) -> None:

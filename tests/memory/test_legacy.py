@@ -13,7 +13,7 @@ import pytest
 from milepost.bootstrap.system import SystemClock, UuidIds
 from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import InvalidInput, LegacyUnusable, StorageUnavailable
-from milepost.domain.memory import DEFAULT_BLOCKS, DailyEntry, Scope
+from milepost.domain.memory import DEFAULT_BLOCKS, BlockVersion, DailyEntry, Scope
 from milepost.domain.semantic import AddOutcome, MemoryEntry
 from milepost.domain.turns import TurnState
 from milepost.ledger import legacy as form
@@ -117,6 +117,14 @@ async def test_blocks_fall_back_until_something_is_written(tmp_path: Path, sqlit
     assert (await service.one(OWNER, human)).value == "Is Ann."
     _put(tmp_path, f"memory/core/{NAME}.json", {"blocks": {"human": "Is Ann.", "project": {"value": "Ships."}}})
     assert _tree(tmp_path) == before
+
+
+async def test_a_first_write_to_another_block_loses_none_of_the_old_ones(tmp_path: Path) -> None:
+    _put(tmp_path, f"memory/core/{NAME}.json", {"blocks": {"human": "Is Ann.", "project": {"value": "Ships."}}})
+    blocks = LegacyBlocks(FileBlocks(tmp_path), LegacyFiles(tmp_path))
+    await blocks.write(OWNER, "notes", BlockVersion(1, "New.", 5, "coder", "turn"))
+    found = {label: versions[-1].value for label, versions in (await blocks.all(OWNER)).items()}
+    assert found == {"human": "Is Ann.", "project": "Ships.", "notes": "New."}
 
 
 async def test_broken_blocks_are_none(tmp_path: Path) -> None:
