@@ -36,7 +36,7 @@ from milepost.services.sessions import OpenSession, SessionService
 from milepost.services.turns import BeginTurn, TurnService
 from milepost.services.workbench import Workbench
 from milepost.storage import FileBlobStore, open_ledger, open_notifier, upgrade
-from milepost.temporal.client import connect
+from milepost.temporal.client import TemporalAddress, connect
 from milepost.temporal.dev_server import DevServer
 from milepost.temporal.exit import clean_exit
 from milepost.temporal.starter import TemporalStarter
@@ -187,12 +187,18 @@ async def run(turns: int, tools: int) -> dict[str, float]:
 
 
 async def open_bench(
-    stack: AsyncExitStack, folder: Path, model: InstantModel, sandbox: InstantSandbox, agent: AgentConfig
+    stack: AsyncExitStack,
+    folder: Path,
+    model: InstantModel,
+    sandbox: InstantSandbox,
+    agent: AgentConfig,
+    address: TemporalAddress | None = None,
 ) -> Bench:
-    """A dev server, a ledger on SQLite and one worker process, all in this process but the server."""
-    server = DevServer(None, folder / "temporal.log")
-    address = await server.start()
-    stack.push_async_callback(server.stop)
+    """A ledger on SQLite and one worker in this process, on the dev server at `address`, or on one of its own."""
+    if address is None:
+        server = DevServer(None, folder / "temporal.log")
+        address = await server.start()
+        stack.push_async_callback(server.stop)
     url = f"sqlite:///{folder / 'ledger.db'}"
     await upgrade(url)
     notifier = await open_notifier(url)
