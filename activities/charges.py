@@ -41,9 +41,18 @@ class Expected:
         return total(self.items, self.factor)
 
 
-async def expected(ledger: Ledger, counters: TokenCounters, started: AgentStarted, request: ModelRequest) -> Expected:
-    """Count a request by the model's vocabulary, or estimate it; no network."""
-    factor, _ = await ledger.read(lambda tx: tx.budgets.factor(request.provider, request.model))
+async def expected(
+    ledger: Ledger,
+    counters: TokenCounters,
+    started: AgentStarted,
+    request: ModelRequest,
+    factor: float | None = None,
+) -> Expected:
+    """Count a request by the model's vocabulary, or estimate it; no network. `factor` is the model's, if known."""
+    if factor is None:
+        learnt, _ = await ledger.read(lambda tx: tx.budgets.factor(request.provider, request.model))
+    else:
+        learnt = factor
     count = await counters.of(request.provider, request.model) or text_tokens
     arguments = (request.system_prompt, request.messages, request.tools, count)
     if _size(request) > OFF_LOOP_CHARACTERS:
@@ -51,7 +60,7 @@ async def expected(ledger: Ledger, counters: TokenCounters, started: AgentStarte
     else:
         items = request_items(*arguments)
     limit = request.sampling.max_tokens
-    return Expected(tuple(items), factor, limit or started.budget.output_tokens, limit is not None)
+    return Expected(tuple(items), learnt, limit or started.budget.output_tokens, limit is not None)
 
 
 def _size(request: ModelRequest) -> int:

@@ -60,13 +60,18 @@ MAX_DECODED_BYTES = 32 * 1024 * 1024
 """Payload bytes of the events that are kept decoded."""
 
 
+MAX_ANSWERS = 32
+"""Answers whose calls may be under way and are kept at hand; more are read again."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """A turn as its activities see it.
 
     `omitted` is the number of the newest earlier turn that did not fit. `size` is bytes of the turn's own events that
     its messages are made of. `notes` are for people. `messages` are those of `parts`, in order; before them stand the
-    note of what was omitted and the summary, if `compacted` has one.
+    note of what was omitted and the summary, if `compacted` has one. `factor` corrects token estimates of the agent's
+    own route.
     """
 
     session: Session
@@ -80,6 +85,7 @@ class TurnContext:
     earlier: Earlier | None = field(default=None, compare=False)
     size: int = 0
     notes: tuple[str, ...] = ()
+    factor: float | None = None
 
     def model_call(self, effect_id: str) -> ModelCalled:
         """The model's event of this turn. Raises LedgerCorrupt if the ledger does not have it."""
@@ -137,6 +143,7 @@ class Conversations:
         self._turns = EarlierTurns(self._decoded.event)
         self._checkpoints = None if checkpoints is None else checkpoints(self._turns)
         self._attached = Attached(contents)
+        self._answers: dict[tuple[str, str, str], TurnContext] = {}
 
     async def turn(self, turn_id: str, agent: str) -> TurnContext:
         """This turn only. Raises TurnNotFound, LedgerCorrupt."""
@@ -147,6 +154,9 @@ class Conversations:
 
         Raises TurnNotFound, LedgerCorrupt.
         """
+        known = self._answers.get((turn_id, agent, model_effect_id))
+        if known is not None:
+            return known
 
         def body(tx: LedgerTx) -> TurnContext:
             turn = tx.turns.get(turn_id)
@@ -179,6 +189,18 @@ class Conversations:
             messages.insert(0, omission(context.omitted))
             notes = (*notes, f"Turns up to number {context.omitted} did not fit and were left out.")
         return replace(context, messages=tuple(messages), parts=tuple(parts), notes=notes)
+
+    def recorded(self, context: TurnContext, event: ModelCalled) -> None:
+        """This answer stands in the ledger: its calls, which begin at once and together, need not read it.
+
+        Whether the turn still runs and is this run's is asked in the transaction that dispatches a call, not here.
+        """
+        own = (context.started, event)
+        self._answers[(event.turn_id, event.agent, event.effect_id)] = TurnContext(
+            context.session, context.turn, context.started, own, (), 0
+        )
+        while len(self._answers) > MAX_ANSWERS:
+            self._answers.pop(next(iter(self._answers)))
 
     def answered(self, context: TurnContext, effect_id: str, message: AssistantMessage) -> None:
         """The answer to what `whole` gave was recorded, as `message`. Returns at once."""
@@ -247,7 +269,10 @@ class Conversations:
         )
         whole = [*earlier.parts, *parts_of(messages, turn.number, 0)]
         parts = tuple(compacted_parts(whole, earlier.compacted, readable=readable))
-        return TurnContext(session, turn, started, events, (), earlier.omitted, parts, earlier.compacted, earlier, size)
+        context = TurnContext(
+            session, turn, started, events, (), earlier.omitted, parts, earlier.compacted, earlier, size
+        )
+        return replace(context, factor=tx.budgets.factor(started.provider, started.model)[0])
 
     async def _load(self, message: Message) -> Message:
         match message:

@@ -176,7 +176,8 @@ class ModelActivities:
         # The identity of the call is that of the agent's own route; what is sent is another matter.
         cache_key = hashlib.sha256(f"{params.session_id}/{params.agent}".encode()).hexdigest()[:32]
         request = replace(request, provider=route.provider, model=route.model, idempotency_key=key, cache_key=cache_key)
-        found = await expected(self._ledger, self._counters, started, request)
+        known = context.factor if routing.index == 0 else None
+        found = await expected(self._ledger, self._counters, started, request, known)
         elapsed = max(self._clock.now() - context.turn.created_at, 0) / 1_000_000
         return ModelCall(
             params, context, spec, request, routing, found, ask_of(started, request, routing.index, found, elapsed)
@@ -262,6 +263,7 @@ class ModelActivities:
             [_event(call, event)],
             Answered(call.ask, len(accepted.calls), known),
         )
+        self._conversations.recorded(call.context, event)
         self._conversations.answered(call.context, call.spec.effect_id, message)
         return result
 

@@ -1,6 +1,6 @@
 """Turns beside other durable agents, in one run: same steps, same machine, same Temporal dev server, instant models.
 
-Usage, in an environment of its own (benchmarks/requirements-peers.txt says how): python -m benchmarks.peers [--turns N] [--json]
+Usage: python -m benchmarks.peers [--turns N] [--json], in an environment of its own: see requirements-peers.txt.
 
 Temporal peers: the SDK's plugin for the OpenAI Agents SDK and pydantic-ai's Temporal agent; the dev server keeps its
 state in memory for all three, and the ledger's commits reach the disk. For orientation, without Temporal: LangGraph
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -31,6 +32,8 @@ from milepost.temporal.client import TemporalAddress
 from milepost.temporal.dev_server import DevServer
 from milepost.temporal.exit import clean_exit
 from tests.support.postgres_server import PostgresServer, find_binaries, running_server
+
+os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")  # it has nowhere to send traces to, and would say so
 
 LIMIT_SECONDS = 1_200
 WARM = 5

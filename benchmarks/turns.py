@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sqlite3
 import statistics
 import tempfile
 import time
@@ -118,17 +119,22 @@ class Bench:
     turns: TurnService
     parts: ExecutionParts
     folder: Path
+    database: sqlite3.Connection
 
     async def session(self) -> str:
         return (await self.sessions.open(OpenSession(str(self.folder)))).session_id
 
     async def turn(self, session_id: str) -> tuple[float, float]:
-        """One turn: seconds of the accept, seconds from before the accept to the terminal event."""
+        """One turn: seconds of the accept, seconds from before the accept to the terminal event.
+
+        Whether it has ended is looked up past the product, so that waiting costs no more than for a bare workflow.
+        """
         subscription = self.parts.notifier.subscribe(session_id)
         start = time.perf_counter()
         begun = await self.turns.begin(BeginTurn(session_id, "go"))
         accepted = time.perf_counter() - start
-        while not await self.parts.ledger.read(lambda tx: tx.turns.get(begun.turn.turn_id).state.terminal):
+        query = "SELECT 1 FROM turns WHERE turn_id = ? AND state <> 'running'"
+        while not self.database.execute(query, (begun.turn.turn_id,)).fetchone():
             await subscription.wait(5)
         subscription.close()
         return accepted, time.perf_counter() - start
@@ -219,7 +225,10 @@ async def open_bench(
     worker = Worker(client, task_queue="bare", workflows=[BareTurn], activities=activities, workflow_runner=runner())
     await stack.enter_async_context(worker)
     sessions = SessionService(ledger, clock, ids, agents, "default")
-    return Bench(client, sessions, TurnService(ledger, contents, clock, ids, agents, model.validate), parts, folder)
+    turns = TurnService(ledger, contents, clock, ids, agents, model.validate)
+    database = sqlite3.connect(folder / "ledger.db", isolation_level=None)
+    stack.callback(database.close)
+    return Bench(client, sessions, turns, parts, folder, database)
 
 
 async def _rate(total: int, lanes: list[Callable[[], Awaitable[object]]]) -> float:

@@ -24,11 +24,21 @@ from workflows.coordinator import CoordinatorWorkflow
 from workflows.environment import EnvironmentWorkflow
 from workflows.session_turn import SessionTurnWorkflow
 
+SHARED_WORKFLOW_CODE = (
+    "workflows.agent_loop",
+    "workflows.calls",
+    "workflows.children",
+    "workflows.ending",
+    "workflows.team",
+)
 PASSED_THROUGH = (
     "milepost.domain",
     "milepost.engine",
     "milepost.contracts",
     "milepost.ledger",
+    # What turns share is orchestration too, and would be executed anew for every run of a turn (a third of what a run
+    # costs); a test sees to it that it imports nothing else.
+    *SHARED_WORKFLOW_CODE,
     # The data converter's own libraries: pure, and expensive to import again for every run.
     "pydantic",
     "pydantic_core",
