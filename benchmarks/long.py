@@ -7,10 +7,11 @@ SQLite (`tests/support/driven.py`). `--folder` should be in memory (/dev/shm): f
 Begins are measured in windows of 100 turns, in turn with those of a short Session of the same ledger, and as
 instructions of SQLite's virtual machine, which no neighbor on the machine can disturb.
 
-`kept` is the ledger's tables with the blobs as they lie on disk; indexes, also the search index, are told apart. What
-it is compared with: every distinct payload of an event (canonical JSON), of the parts that repeat one, and every blob,
-each compressed alone by zlib at the ledger's level, without the ledger's dictionary. `said and printed` is stricter: of
-the requests, answers, arguments and outputs only, nothing of what records them.
+`kept` is the ledger's tables with the blobs as they lie on disk; indexes, also the search index, are told apart, and so
+is what a ledger without any Session takes. What it is compared with: every distinct payload of an event (canonical
+JSON), of the parts that repeat one, and every blob, each compressed alone by zlib at the ledger's level, without the
+ledger's dictionary. `said and printed` is stricter: of the requests, answers, arguments and outputs only, nothing of
+what records them.
 
 With `--mixed` 90 % of the commands print 2 kB, 9 % 40 kB (shortened for the model) and 1 % 500 kB (kept as blobs).
 """
@@ -99,6 +100,7 @@ class _Measure:
 async def measure(turns: int, size: Callable[[], int], folder: Path) -> dict[str, dict[str, float]]:
     url = f"sqlite:///{folder}/ledger.db"
     await upgrade(url)
+    empty = (await asyncio.to_thread(stored, folder)).kept
     notifier = await open_notifier(url)
     ledger = CountedLedger(await open_ledger(url, notifier))
     driver = Driver(ledger, notifier, folder, size)
@@ -130,10 +132,11 @@ async def measure(turns: int, size: Callable[[], int], folder: Path) -> dict[str
         "said and printed, compressed, MB": round(said.compressed / 1e6, 2),
         "payloads, MB": round(payloads.plain / 1e6, 2),
         "payloads, compressed, MB": round(payloads.compressed / 1e6, 2),
-        "kept, MB": round(found.kept / 1e6, 2),
-        "kept / payloads, compressed": round(found.kept / payloads.compressed, 3),
-        "kept / said and printed, compressed": round(found.kept / said.compressed, 2),
-        "kept / said and printed": round(found.kept / said.plain, 2),
+        "an empty ledger, MB": round(empty / 1e6, 2),
+        "kept beyond that, MB": round((found.kept - empty) / 1e6, 2),
+        "kept / payloads, compressed": round((found.kept - empty) / payloads.compressed, 3),
+        "kept / said and printed, compressed": round((found.kept - empty) / said.compressed, 2),
+        "kept / said and printed": round((found.kept - empty) / said.plain, 2),
         "blobs, MB": round(found.blobs / 1e6, 2),
         "indexes, MB": round(found.indexes / 1e6, 2),
         **{
