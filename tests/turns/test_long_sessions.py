@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.conversation import DecodedEvents
+from activities.conversation import MAX_ANSWERS, DecodedEvents
 from milepost.domain.content import INLINE_LIMIT_BYTES
 from milepost.ledger.chain import StoredEvent
 from milepost.storage import open_ledger, open_notifier
@@ -87,13 +87,26 @@ async def test_the_work_of_a_call_does_not_grow_with_the_turn(driver: Driver) ->
     works = []
     for round_ in range(1, 12):
         answer = await driver.ask(session, turn, round_, calls=True)
+        ledger.work = at_hand = Work()
+        known = await driver.conversations.call(turn, AGENT, answer.effect_id)
+        assert at_hand.instructions == 0, "who recorded an answer need not read it for its calls"
+        driver.conversations._answers.clear()
         ledger.work = Work()
         context = await driver.conversations.call(turn, AGENT, answer.effect_id)
         works.append(ledger.work.instructions)
         ledger.work = None
+        assert (known.started, known.events) == (context.started, context.events)
+        assert known.session == context.session and known.turn.generation == context.turn.generation
         assert context.model_call(answer.effect_id).round == round_
         await driver.run_calls(session, turn, round_, answer)
-    assert works[-1] <= 1.1 * works[0]
+    assert 0 < works[-1] <= 1.1 * works[0]
+
+
+async def test_answers_at_hand_are_bounded(driver: Driver) -> None:
+    session = await driver.open()
+    for _ in range(MAX_ANSWERS // 2 + 2):
+        await driver.turn(session)
+    assert len(driver.conversations._answers) == MAX_ANSWERS
 
 
 def test_decoded_events_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
