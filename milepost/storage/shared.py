@@ -19,6 +19,10 @@ _TYPES = frozenset({AgentStarted.TYPE})
 _MARK = b'{"shared_payload":"'
 """No event has a field of this name."""
 
+_END = b"}"
+_OWN = b"\0"
+"""Where the turn's id belongs; no JSON has this byte."""
+
 _DIGEST_END = len(_MARK) + 64
 _MAX_KNOWN = 64
 _ADD = insert_ignore(shared_payloads)
@@ -36,14 +40,15 @@ class SharedPayloads:
         """What the event's row keeps of a canonical payload."""
         if type_ not in _TYPES:
             return payload
-        # Keys are sorted: the one that differs from turn to turn is the last.
-        own = b',"turn_id":' + canonical_bytes(turn_id) + b"}"
-        if not payload.endswith(own):
+        own = b',"turn_id":' + canonical_bytes(turn_id)
+        before, found, after = payload.rpartition(own)
+        if not found:
             return payload
-        data = payload[: -len(own)]
+        # Keys are sorted; with nothing after the turn's id but the end, the form is that of before there were others.
+        data = before if after == _END else before + _OWN + after
         digest = hashlib.sha256(data).hexdigest()
         self._conn.execute(_ADD.on(self._conn), {"digest": digest, "data": data})
-        return _MARK + digest.encode() + b'"' + own
+        return _MARK + digest.encode() + b'"' + own + _END
 
     def whole(self, type_: str, kept: bytes) -> bytes:
         """The payload as it was appended. If the shared part is lost, what is left, whose hash does not hold."""
@@ -57,4 +62,6 @@ class SharedPayloads:
                 return kept
             if len(self._known) < _MAX_KNOWN:
                 self._known[digest] = data
-        return data + kept[_DIGEST_END + 1 :]
+        own = kept[_DIGEST_END + 1 :]
+        before, found, after = data.partition(_OWN)
+        return before + own.removesuffix(_END) + after if found else data + own
