@@ -133,7 +133,8 @@ class Teams:
             rounds = team.rounds(part.agent)
             number = rounds + 1
             text = _asked(team, part.agent, subtask, request)
-            key = f"{part.turn_id}/{part.agent}/brief/{number}"
+            # A worker may get its next subtask without having made a call: the number alone does not tell them apart.
+            key = f"{part.turn_id}/{part.agent}/brief/{number}" + (f"/{subtask}" if subtask else "")
             if text and tx.events.find(part.session_id, key) is None:
                 briefed = AgentBriefed(part.turn_id, part.agent, number, Content(text), subtask)
                 _append(tx, turn, [NewEvent(key, briefed, part.turn_id)], now)
@@ -272,15 +273,17 @@ def _asked(team: _Team, agent: str, subtask: int, request: str) -> str:
     """The brief of a part: what it is given beside, or for a worker instead of, the person's request."""
     own = conversation_of(agent)
     started = team.started[own]
-    base = _worker_brief(team, own, subtask, request) if is_worker(agent) else ""
+    if is_worker(agent):
+        base = _worker_brief(team, own, subtask, request)
+    else:
+        results = [_handed(team, name) for name in started.depends_on]
+        base = briefs.dependent_brief(results) if results else ""
     if is_planning(agent):
         workers = [(worker, _names(team.started[worker_part(own, worker)])) for worker in started.workers]
         return base + briefs.planning_brief(sorted(_tools(team, own)), workers, MAX_SUBTASKS)
     if started.role is AgentRole.COORDINATOR:
         numbers = [each.number for each in team.plan(own).subtasks]
         return base + briefs.synthesis_brief(_results(team, own, numbers))
-    if not base and started.depends_on:
-        return briefs.dependent_brief([_handed(team, name) for name in started.depends_on])
     return base
 
 

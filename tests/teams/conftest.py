@@ -48,6 +48,7 @@ AGENTS = {
         agent("runner", tools=("bash", "read_file")),
         agent("lead", tools=("bash", *FILES), role=AgentRole.COORDINATOR, workers=("coder", "runner")),
         agent("alone", tools=("bash", *FILES), role=AgentRole.COORDINATOR),
+        agent("heir", role=AgentRole.COORDINATOR, workers=("coder",), depends_on=("scout",)),
         agent("middle", role=AgentRole.COORDINATOR, workers=("coder",)),
         agent("top", role=AgentRole.COORDINATOR, workers=("middle",)),
         *(agent(f"leaf{number}", tools=("bash",)) for number in range(5)),

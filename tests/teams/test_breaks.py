@@ -1,0 +1,47 @@
+"""Turns of several agents in which something goes wrong."""
+
+from __future__ import annotations
+
+from milepost.domain.events import ModelFailed
+from milepost.domain.team_events import AgentBriefed
+from milepost.domain.turns import TurnState
+from tests.support.temporal import Stack
+from tests.teams.conftest import OpenTeam, events_of, plan, script, subtask
+
+REFUSED = {"fail": {"status": 400, "times": 9}}
+
+
+async def test_a_worker_whose_subtask_failed_before_it_said_a_word_is_asked_the_next_one(
+    stack: Stack, open_team: OpenTeam
+) -> None:
+    session = await open_team("lead")
+    text = script(
+        {
+            "lead:plan": [plan(subtask("first", tools=("write_file",)), subtask("second", tools=("write_file",)))],
+            "lead/coder": [REFUSED],
+        }
+    )
+    async with stack.worker():
+        await stack.ended((await stack.send(session, "go", text)).turn.turn_id)
+    asked = [e.text.text[:18] for e in await events_of(stack, session, AgentBriefed) if e.agent == "lead/coder"]
+    assert asked == ["Your task: first\n\n", "Your task: second\n"]
+    failed = [e.effect_id for e in await events_of(stack, session, ModelFailed) if e.agent == "lead/coder"]
+    assert len(set(failed)) == 2
+
+
+async def test_a_coordinator_sees_what_the_agents_it_depends_on_left(stack: Stack, open_team: OpenTeam) -> None:
+    session = await open_team("scout", "heir")
+    text = script(
+        {
+            "scout": ["Found three files."],
+            "heir:plan": [plan(subtask("write", tools=("write_file",)))],
+            "heir/coder": ["Written."],
+            "heir": ["Done."],
+        }
+    )
+    async with stack.worker():
+        turn = await stack.ended((await stack.send(session, "go", text)).turn.turn_id)
+    assert (turn.state, turn.error_message) == (TurnState.COMPLETED, None)
+    briefs = {event.agent: event.text.text for event in await events_of(stack, session, AgentBriefed)}
+    assert "Found three files." in briefs["heir:plan"]
+    assert "Found three files." in briefs["heir"] and "Written." in briefs["heir"]
