@@ -151,6 +151,10 @@ class LegacySemantic:
         await self._take(scope)
         return await self._inner.forget(scope, ids, by)
 
+    async def entries_of(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        await self._take(scope)
+        return await self._inner.entries_of(scope, ids)
+
     async def get(self, scope: Scope, record_id: str) -> MemoryRecord:
         await self._take(scope)
         return await self._inner.get(scope, record_id)

@@ -129,6 +129,9 @@ class IndexedMemory:
         now = self._clock()
         return await self._store.write(scope, lambda records: records.forget(ids, by, now), erases=True)
 
+    async def entries_of(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        return await self._store.read(scope, lambda records: records.entries_of(ids, MAX_ENTRIES)) or []
+
     async def get(self, scope: Scope, record_id: str) -> MemoryRecord:
         found = await self._shown(scope, await self._read(scope, [record_id]), frozenset())
         if not found:

@@ -58,6 +58,13 @@ class SemanticMemory(Protocol):
         """
         ...
 
+    async def entries_of(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        """Ids of all entries of the records that these ids (of records or entries) name, at most 1,000.
+
+        What was said in several places is a record with several entries. Ids of nothing are passed over.
+        """
+        ...
+
     async def get(self, scope: Scope, record_id: str) -> MemoryRecord:
         """Raises RecordNotFound."""
         ...

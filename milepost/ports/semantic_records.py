@@ -162,6 +162,9 @@ class SemanticRecords(Protocol):
 
     def forget(self, ids: Sequence[str], by: str, at: int) -> list[str]: ...
 
+    def entries_of(self, ids: Sequence[str], limit: int) -> list[str]:
+        """As in the port of semantic memory; those that were asked for come first."""
+
     def states(self, ids: Sequence[str]) -> dict[str, EmbeddingState]:
         """States of records by id; those that are not there are left out."""
 

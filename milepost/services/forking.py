@@ -13,6 +13,7 @@ from milepost.domain.effects import Effect, EffectState
 from milepost.domain.errors import InvalidInput, LedgerCorrupt, MilepostError, StorageUnavailable
 from milepost.domain.events import Event, SessionForked, StreamKind
 from milepost.domain.forks import Fork, ForkState
+from milepost.domain.memory_events import MemoryForgotten
 from milepost.domain.sessions import Session, SessionStatus
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.workspaces import RestoreState
@@ -23,6 +24,7 @@ from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.snapshots import Snapshots
 from milepost.ports.system import Clock
 from milepost.services.copying import copy_used
+from milepost.services.forgotten import forgotten_in_fork
 from milepost.services.memory_tasks import rebuild_memory
 from milepost.services.restores import RestoreService
 
@@ -141,6 +143,8 @@ class ForkCopier:
             event: Event = copied_event(
                 decode_event(item.type, item.version, item.payload), fork.session_id, turn_id, number, workflow_id
             )
+            if isinstance(event, MemoryForgotten):
+                event = forgotten_in_fork(tx, event, fork.source_id, fork.session_id)
             key = copied_key(item.key, fork.session_id, old.turn_id, turn_id, ids)
             tx.events.append(fork.session_id, StreamKind.SESSION, [NewEvent(key, event, turn_id)], item.at)
             if item.type.startswith("turn.") and item.type == f"turn.{old.state}" and not late:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from milepost.domain.events import Event, StreamKind
 from milepost.domain.memory import BlockSpec, BlockVersion, Scope
 from milepost.domain.memory_events import BlockWritten, MemoryForgotten
+from milepost.ledger.codec import decode_event
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.semantic import SemanticMemory
 from milepost.ports.system import Clock
@@ -61,15 +62,27 @@ class MemoryEdits:
         return await self._whole(work())
 
     async def forget(self, owner: Scope, ids: list[str], author: Author) -> list[str]:
-        """Forget records; the ids of those that are gone."""
+        """Forget records; the ids of those that are gone.
+
+        The event comes first: what is erased must not come back when the memory is made anew.
+        """
 
         async def work() -> list[str]:
-            gone = await self._semantic.forget(owner, ids, author.by)
+            session_id, key = str(owner.session_id), f"{author.key}/forgotten"
+            told = await self._ledger.read(lambda tx: tx.events.find(session_id, key))
+            if told is not None:
+                event = decode_event(told.type, told.version, told.payload)
+                known = event.ids if isinstance(event, MemoryForgotten) else ()
+                await self._semantic.forget(owner, known, author.by)
+                return list(known)
+            there = await self._semantic.entries_of(owner, ids)
+            if not there:
+                return []
             turn_id, effect_id = author.turn_id or None, author.key if author.turn_id else None
-            event = MemoryForgotten(turn_id, effect_id, owner.owner, tuple(dict.fromkeys([*ids, *gone])), author.by)
-            if gone:
-                await self._tell(str(owner.session_id), f"{author.key}/forgotten", event, turn_id)
-            return gone
+            await self._tell(
+                session_id, key, MemoryForgotten(turn_id, effect_id, owner.owner, tuple(there), author.by), turn_id
+            )
+            return await self._semantic.forget(owner, there, author.by)
 
         return await self._whole(work())
 

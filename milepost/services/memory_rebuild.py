@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from milepost.domain.errors import InvalidInput, TurnNotFound
 from milepost.domain.events import TERMINAL_TURN_EVENTS, AgentStarted, Event, StreamKind
 from milepost.domain.forks import Fork
 from milepost.domain.memory import BLOCK_LABEL, MAX_BLOCK_LIMIT, MAX_BLOCK_VERSIONS, BlockVersion, Scope
 from milepost.domain.memory_events import BlockWritten, MemoryForgotten
+from milepost.domain.semantic import MAX_ENTRIES
 from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.memory import CoreBlocks, DailyLog
 from milepost.ports.semantic import SemanticMemory
 from milepost.services.contents import Contents
+from milepost.services.forgotten import forgotten_in_fork
 from milepost.services.turn_entries import TurnEntries
 
 BATCH = 500
-MAX_FORGOTTEN = 100
+MAX_FORGOTTEN = MAX_ENTRIES
 _ENDS = frozenset(cls.TYPE for cls in TERMINAL_TURN_EVENTS)
+_OF_PEOPLE = (BlockWritten.TYPE, MemoryForgotten.TYPE)
 _NO_MEMORY = b'"memory":null'
 """In the canonical payload of an agent's start without memory: most need not be decoded."""
 
@@ -66,8 +70,11 @@ class MemoryRebuild:
             await self._daily.drop(scope)
             await self._semantic.delete(scope)
         blocks = _Blocks()
+        inherited = await self._inherited(session_id)
         async for item in self._events(session_id):
             if item.type in _ENDS and item.turn_id is not None:
+                while inherited and inherited[0].at < item.at:
+                    await self._forget(session_id, inherited.pop(0))
                 await self._turn(item.turn_id)
             elif item.type == BlockWritten.TYPE:
                 await self._block(session_id, item, blocks)
@@ -112,20 +119,46 @@ class MemoryRebuild:
         return found
 
     async def _inherit(self, session_id: str) -> None:
-        """A fork goes on with what people had written into private blocks by then, which is of no turn."""
+        """A fork goes on with what people had written into private blocks by then, which is of no turn.
+
+        What people had forgotten before it was made is forgotten in it, whatever its point: that is meant for good.
+        """
         fork = await self._ledger.read(lambda tx: tx.forks.get(session_id))
         if fork is None:
             return
         until = await self._ledger.read(lambda tx: _point_of(tx, fork))
-        found = []
+        found: list[tuple[str, int, BlockWritten | MemoryForgotten]] = []
         async for item in self._events(fork.source_id):
-            if item.type == BlockWritten.TYPE and item.turn_id is None and item.at <= until:
-                event = _decoded(item)
-                if isinstance(event, BlockWritten) and not event.shared:
-                    found.append(NewEvent(f"{session_id}/inherited/{item.key}", event, None, item.at))
-        await self._ledger.write(
-            lambda tx: tx.events.append(session_id, StreamKind.SESSION, found, until) if found else None
-        )
+            if item.type not in _OF_PEOPLE or item.turn_id is not None or item.at > fork.created_at:
+                continue
+            event = _decoded(item)
+            if isinstance(event, MemoryForgotten) or (
+                isinstance(event, BlockWritten) and not event.shared and item.at <= until
+            ):
+                found.append((f"{session_id}/inherited/{item.key}", item.at, event))
+
+        def body(tx: LedgerTx, part: list[tuple[str, int, BlockWritten | MemoryForgotten]]) -> None:
+            events = [
+                forgotten_in_fork(tx, event, fork.source_id, session_id)
+                if isinstance(event, MemoryForgotten)
+                else event
+                for _, _, event in part
+            ]
+            new = [NewEvent(key, event, None, at) for (key, at, _), event in zip(part, events, strict=True)]
+            tx.events.append(session_id, StreamKind.SESSION, new, until)
+
+        for start in range(0, len(found), BATCH):
+            await self._ledger.write(partial(body, part=found[start : start + BATCH]))
+
+    async def _inherited(self, session_id: str) -> list[StoredEvent]:
+        """What a fork forgets because people had in its source, in order of time: what was said later stays."""
+        prefix = f"{session_id}/inherited/"
+        found = [
+            item
+            async for item in self._events(session_id)
+            if item.type == MemoryForgotten.TYPE and item.key.startswith(prefix)
+        ]
+        return sorted(found, key=lambda item: item.at)
 
     async def _events(self, session_id: str) -> AsyncIterator[StoredEvent]:
         last = 0

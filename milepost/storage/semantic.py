@@ -177,6 +177,14 @@ class SqlSemanticRecords:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
+    def entries_of(self, ids: Sequence[str], limit: int) -> list[str]:
+        asked = list(dict.fromkeys(ids))
+        named = {row.entry_id: row.record_id for row in self._of(select(_s.entry_id, _s.record_id), _s.entry_id, asked)}
+        found = [entry for entry in asked if entry in named]
+        records = list(dict.fromkeys(named.values()))
+        query = select(_s.entry_id).order_by(_s.change.desc()).limit(limit)
+        return list(dict.fromkeys([*found, *(row.entry_id for row in self._of(query, _s.record_id, records))]))[:limit]
+
     def scan(self, after: int, limit: int) -> Changes:
         head = self.head()
         found = self._index_records(_r.position, after, limit)

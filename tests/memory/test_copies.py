@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from milepost.bootstrap.system import UuidIds
+from milepost.domain.errors import MemoryUnavailable
 from milepost.domain.memory import DEFAULT_BLOCKS, Scope
 from milepost.domain.memory_events import MemoryRecalled
+from milepost.services.blocks import Author
 from milepost.services.exporting.service import ExportFormat, ExportService
 from milepost.services.forks import ForkFrom, ForkService
 from milepost.services.importing.service import ImportOptions, ImportService
@@ -137,6 +139,65 @@ async def test_a_fork_remembers_what_was_known_at_its_point(made: Turning) -> No
         assert made.asked().endswith("Go on.")
     assert len(await made.stack.history.effects(session)) == calls
     assert await state(made, session) == WHOLE
+
+
+async def test_a_fork_forgets_what_was_forgotten(made: Turning) -> None:
+    """Also where its turns have other numbers, and what was forgotten after its point; what was said again stays."""
+    memory, parts = service(made), made.stack.parts
+    session = await made.open(AGENT)
+    for text in ("The cat is Mia.", "Gone.", "Nothing."):
+        await made.turn(session, text, {"text": f"Noted: {text}"})
+    await made.remembered()
+    await RewindService(parts.ledger, parts.clock, UuidIds(), None).rewind(RewindTo(session, "kim", number=1))
+    await made.turn(session, "The key is 1234.", {"text": "Noted: 1234."})  # turn 4, the fork's second
+    await made.remembered()
+    await made.turn(session, "Forget it.", {"calls": [call("forget", id="t4.request")]}, {"text": "Done."})
+    await made.remembered()
+    assert await memory.forget(session, AGENT, ["t4.answer", "t1.answer"], "kim") == ["t4.answer", "t1.answer"]
+    await made.turn(session, "The key is 1234.", {"text": "Again."})
+    await made.remembered()
+    left = ["Again.", "Done.", "Forget it.", "The cat is Mia.", "The key is 1234."]
+    assert (await state(made, session))["records"] == left
+    forks = ForkService(parts.ledger, parts.clock, UuidIds(), None, lambda path: path)
+    fork = (await forks.fork(ForkFrom(session, "kim"))).session.session_id
+    early = (await forks.fork(ForkFrom(session, "kim", number=1))).session.session_id
+    again = (await forks.fork(ForkFrom(fork, "kim"))).session.session_id
+    await made.remembered()
+    assert (await state(made, fork))["records"] == left
+    assert (await state(made, again))["records"] == left
+    assert (await state(made, early))["records"] == ["The cat is Mia."]
+    await memory.forget(fork, AGENT, ["t1.request"], "kim")
+    assert "The cat is Mia." not in (await state(made, fork))["records"]
+    assert (await state(made, session))["records"] == left, "what a fork forgets is the fork's alone"
+
+
+async def test_what_was_forgotten_when_the_process_was_killed_does_not_come_back(
+    made: Turning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was done by then: erased and not told would bring it back when the memory is made anew."""
+    session = await made.open(AGENT)
+    await made.turn(session, "The key is 1234.", {"text": "Noted."})
+    await made.remembered()
+    edits, scope = made.stores.edits(made.stack.parts.ledger, made.stack.parts.clock), Scope.agent(session, AGENT)
+    author = Author(by="person:kim", key="edt_1", at=1)
+
+    async def killed(*_: object) -> list[str]:
+        raise MemoryUnavailable("The process was killed.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(edits, "_tell", killed)
+        with pytest.raises(MemoryUnavailable):
+            await edits.forget(scope, ["t1.request"], author)
+    assert (await state(made, session))["records"] == ["Noted.", "The key is 1234."], "neither told nor done"
+    with monkeypatch.context() as patch:
+        patch.setattr(made.stores.semantic, "forget", killed)
+        with pytest.raises(MemoryUnavailable):
+            await edits.forget(scope, ["t1.request"], author)
+    assert await edits.forget(scope, ["t1.request"], author) == ["t1.request"], "the same call goes on"
+    assert await edits.forget(scope, ["t1.request"], author) == ["t1.request"]
+    await service(made).rebuild(session)
+    await made.remembered()
+    assert (await state(made, session))["records"] == ["Noted."]
 
 
 async def test_an_import_remembers_what_was_exported(made: Turning) -> None:

@@ -111,6 +111,8 @@ async def test_what_is_forgotten_does_not_come_back(opened: Opened) -> None:
     await memory.add(ANN, entries)
     other = opened.again()
     assert "e1" in await found(other, ANN, "swordfish")
+    assert await memory.entries_of(ANN, ["nothing", "e2", "e3"]) == ["e2", "e3", "e1"]
+    assert await memory.entries_of(BOB, ["e2"]) == []
     assert await memory.forget(ANN, ["e2", "nothing"], "a person") == ["e1"]
     assert await memory.forget(ANN, ["e2"], "a person") == []
     for view in (memory, other):

@@ -81,6 +81,10 @@ class WordMemory:
         self.forgotten.setdefault(scope.key, set()).update(gone)
         return gone
 
+    async def entries_of(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        await self._pass()
+        return [record_id for record_id in dict.fromkeys(ids) if record_id in self.kept.get(scope.key, {})]
+
     async def get(self, scope: Scope, record_id: str) -> MemoryRecord:
         entry = self.kept.get(scope.key, {}).get(record_id)
         if entry is None:
