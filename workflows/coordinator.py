@@ -52,6 +52,7 @@ class CoordinatorWorkflow:
         self._running: dict[asyncio.Task[PartResult], int] = {}
         self._at_work: dict[asyncio.Task[PartResult], str] = {}
         self._wave = 0
+        self._failure: str | None = None
 
     @workflow.signal(name=APPROVAL_ANSWERED)
     def approval_answered(self, approval_id: str) -> None:
@@ -85,7 +86,10 @@ class CoordinatorWorkflow:
             if self._running:
                 await self._wait()
         if not any(self._done.values()):
-            raise Ended(TurnState.FAILED, "subtasks_failed", f"All {len(self._done)} subtasks failed.")
+            reason = f"All {len(self._done)} subtasks failed." + (
+                f" The first: {self._failure}" if self._failure else ""
+            )
+            raise Ended(TurnState.FAILED, "subtasks_failed", reason)
         await self._ask(part.plan.agent)
 
     async def _ask(self, agent: str) -> CallModelResult:
@@ -139,6 +143,8 @@ class CoordinatorWorkflow:
             if result.state == TurnState.STOPPED or result.reason_code in NOT_OURS:
                 raise Ended(result.state, result.reason_code, result.reason)
             self._done[number] = result.state == TurnState.COMPLETED
+            if result.state != TurnState.COMPLETED:
+                self._failure = self._failure or result.reason
 
 
 def _never(state: LoopState) -> NoReturn:

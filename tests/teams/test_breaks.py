@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milepost.domain.events import ModelFailed
-from milepost.domain.team_events import AgentBriefed
+from milepost.domain.team_events import AgentBriefed, SubtaskEnded
 from milepost.domain.turns import TurnState
 from tests.support.temporal import Stack
 from tests.teams.conftest import OpenTeam, events_of, plan, script, subtask
@@ -45,3 +45,13 @@ async def test_a_coordinator_sees_what_the_agents_it_depends_on_left(stack: Stac
     briefs = {event.agent: event.text.text for event in await events_of(stack, session, AgentBriefed)}
     assert "Found three files." in briefs["heir:plan"]
     assert "Found three files." in briefs["heir"] and "Written." in briefs["heir"]
+
+
+async def test_when_all_subtasks_fail_the_turn_says_why(stack: Stack, open_team: OpenTeam) -> None:
+    session = await open_team("lead")
+    text = script({"lead:plan": [plan(subtask("write", tools=("write_file",)))], "lead/coder": [REFUSED]})
+    async with stack.worker():
+        turn = await stack.ended((await stack.send(session, "go", text)).turn.turn_id)
+    (ended,) = await events_of(stack, session, SubtaskEnded)
+    assert turn.error_code == "subtasks_failed" and ended.error_message
+    assert f"All 1 subtasks failed. The first: {ended.error_message}" in (turn.error_message or "")
