@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from milepost.domain.teams import MAX_DESCRIPTION_CHARACTERS, MAX_NAME_CHARACTERS, MAX_SUBTASKS, Subtask
@@ -15,6 +16,7 @@ MAX_STARTS = 64
 """Places where a plan is looked for in prose."""
 
 _REASONING = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_UNOPENED = re.compile(r"\A.*</(think|thinking|reasoning)>", re.DOTALL | re.IGNORECASE)
 _START = re.compile(r"[\[{]")
 _LISTS = ("subtasks", "tasks", "plan", "steps")
 
@@ -58,7 +60,9 @@ def one_task(goal: str, note: str) -> Plan:
 def read_plan(text: str, goal: str, tools: frozenset[str]) -> Plan:
     """The plan in a model's answer, also between reasoning tags, fences or prose. `tools` are those there are."""
     bare = _REASONING.sub(" ", text[:MAX_TEXT])
-    items = next((found for value in _values(bare) if (found := _items(value))), None)
+    # Some chat templates open the tag in the prompt: then only its end is in the answer, and drafts stand before it.
+    values = chain(_values(_UNOPENED.sub("", bare)), _values(bare))
+    items = next((found for value in values if (found := _items(value))), None)
     if items is None:
         return one_task(goal, "The model's answer holds no plan; the goal is worked on as one subtask.")
     if len(items) > MAX_SUBTASKS:

@@ -93,3 +93,9 @@ def test_every_plan_can_be_carried_out(items: list[object], prose: str) -> None:
         done |= ready
     for each in plan.subtasks:
         assert set(each.tools) <= TOOLS and each.description
+
+
+def test_a_draft_in_reasoning_whose_opening_tag_is_missing_is_not_the_plan() -> None:
+    draft, final = (json.dumps({"subtasks": [{"name": name, "description": "d"}]}) for name in ("draft", "final"))
+    made = read_plan(f"Perhaps {draft}, no.</think>\n{final}", "goal", frozenset())
+    assert [subtask.name for subtask in made.subtasks] == ["final"]
