@@ -290,12 +290,21 @@ def _expect(data: Data, key: str, expected: int | None) -> None:
 def _made(data: Data, write: Write) -> bool:
     if write.effect_id is not None and data["records"].get(write.key, {}).get("effect_id") == write.effect_id:
         return True
-    _expect(data, write.key, write.expected)
+    if not _over(data, write):
+        _expect(data, write.key, write.expected)
+    elif write.expected not in (None, 0):
+        raise VersionConflict(f"The record '{write.key}' is there no more.", field="expected_version")
     return False
 
 
+def _over(data: Data, write: Write) -> bool:
+    """Whether the time of the record in its place is over: no reader finds it any more."""
+    ends = data["records"].get(write.key, {}).get("expires_at")
+    return ends is not None and ends <= write.at
+
+
 def _put(data: Data, write: Write) -> None:
-    known = data["records"].get(write.key, {})
+    known, over = data["records"].get(write.key, {}), _over(data, write)
     data["changes"] += 1
     vectors = {}
     if write.vector is not None:
@@ -307,7 +316,7 @@ def _put(data: Data, write: Write) -> None:
         "change": data["changes"],
         "document": base64.b64encode(write.document).decode(),
         "facts": base64.b64encode(write.facts).decode(),
-        "created_at": known.get("created_at", write.at),
+        "created_at": write.at if over else known.get("created_at", write.at),
         "updated_at": write.at,
         "expires_at": write.expires_at,
         "by": write.by,

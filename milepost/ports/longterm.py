@@ -39,7 +39,8 @@ class Write:
     """A record to write; it replaces the one with this key.
 
     `document` and `facts` are opaque to the store. `expected` is the version that must be there now: 0 for none, None
-    for whatever there is. A write whose `effect_id` is that of the record that is there has been made already.
+    for whatever there is. A record whose time is over at `at` counts as none, but its versions are counted on. A write
+    whose `effect_id` is that of the record that is there has been made already.
     """
 
     key: str

@@ -62,6 +62,7 @@ _KNOWN = select(
     records.c.change,
     records.c.created_at,
     records.c.effect_id,
+    records.c.expires_at,
     records.c.document.is_not(None).label("live"),
 ).where(_IN_NAMESPACE, records.c.key.in_(bindparam("keys", expanding=True)))
 _CHANGES = (
@@ -334,8 +335,13 @@ def _made(write: Write, known: Any) -> bool:
     """Whether the write has been made already. Raises VersionConflict."""
     if known is not None and known.live and write.effect_id is not None and known.effect_id == write.effect_id:
         return True
-    _expect(write.key, known.version if known is not None and known.live else None, write.expected)
+    _expect(write.key, known.version if _is_there(known, write.at) else None, write.expected)
     return False
+
+
+def _is_there(known: Any, at: int) -> bool:
+    """Whether a reader finds it at that time: not one that was deleted, or whose time is over."""
+    return known is not None and bool(known.live) and (known.expires_at is None or known.expires_at > at)
 
 
 def _expect(key: str, version: int | None, expected: int | None) -> bool:
@@ -358,7 +364,7 @@ def _row(namespace_id: int, write: Write, known: Any, change: int) -> dict[str, 
         "change": change,
         "document": write.document,
         "facts": write.facts,
-        "created_at": known.created_at if known is not None and known.live else write.at,
+        "created_at": known.created_at if _is_there(known, write.at) else write.at,
         "updated_at": write.at,
         "expires_at": write.expires_at,
         "by": write.by,

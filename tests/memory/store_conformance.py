@@ -158,6 +158,11 @@ async def ends(store: LongTermStore) -> None:
     assert ("n6", "new") not in await store.expired(50, 100)
     assert await store.delete("n6", "old", None, 7)
     assert ("n6", "old") not in await store.expired(50, 100)
+    await store.put("n8", [write("k", expires_at=5_000)])
+    await refused(store.put("n8", [write("k", at=4_999, expected=0)]))
+    await refused(store.put("n8", [write("k", at=5_000, expected=1)]))
+    (anew,) = await store.put("n8", [write("k", at=5_000, expected=0)])
+    assert (anew.version, anew.created_at, anew.expires_at) == (2, 5_000, None), anew
     assert await store.forget(7, 100) == 0
     assert await store.forget(8, 100) == 1
     place = await store.namespace("n6")

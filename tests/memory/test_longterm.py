@@ -212,6 +212,8 @@ async def test_a_record_whose_time_is_over_is_gone(ledger: Ledger) -> None:
     assert await keys(bench_, "car", "text") == ["usual"]
     with pytest.raises(RecordNotFound):
         await bench_.memory.get("n", "short")
+    with pytest.raises(RecordNotFound):
+        await bench_.memory.delete("n", "short")
     assert await remove_expired(bench_.store, bench_.clock.at, dry_run=True) == 1
     assert set(await bench_.store.get("n", ["short"])) == {"short"}
     assert await remove_expired(bench_.store, bench_.clock.at, dry_run=False) == 1

@@ -201,8 +201,10 @@ class LongTermMemory:
     async def delete(self, namespace: str, key: str, expected: int | None = None) -> None:
         """Delete a record. Raises RecordNotFound, VersionConflict, InvalidInput, StorageUnavailable."""
         _check(namespace, key)
-        store = await self.store(namespace)
-        if not await store.delete(namespace, key, expected, self.clock.now()):
+        store, now = await self.store(namespace), self.clock.now()
+        known = (await store.get(namespace, [key])).get(key)
+        over = known is not None and _over(known, now)
+        if over or not await store.delete(namespace, key, expected, now):
             raise RecordNotFound(f"The namespace '{namespace}' has no record '{key}'.", field="key")
 
     async def page(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[Record], str | None]:
