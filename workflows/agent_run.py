@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows.agent_loop import AgentLoop, Answers
 from workflows.calls import call
+from workflows.children import params_of
 from workflows.ending import NOT_OURS, Ended, ending_of, undisturbed
 
 with workflow.unsafe.imports_passed_through():
@@ -21,7 +22,6 @@ with workflow.unsafe.imports_passed_through():
         EndPartParams,
         LoopState,
         PartInput,
-        PartParams,
         PartResult,
     )
     from milepost.contracts.naming import AGENT_WORKFLOW, APPROVAL_ANSWERED
@@ -65,14 +65,6 @@ class AgentWorkflow:
         except ActivityError as error:
             ended = ending_of(error)
         return await end_part(part, ended, self._loop.state.total_rounds, self._loop.left_queue)
-
-
-def params_of(part: PartInput, agent: str | None = None) -> PartParams:
-    """How activities name the part, or another one of the same agent."""
-    turn = part.turn
-    return PartParams(
-        turn.turn_id, turn.session_id, part.claim, agent or part.plan.agent, part.subtask, part.coordinator
-    )
 
 
 async def end_part(part: PartInput, ended: Ended, rounds: int, left_queue: str | None) -> PartResult:

@@ -9,8 +9,11 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, is_cancelled_exception
 
+from workflows.calls import call
+from workflows.ending import NOT_OURS, undisturbed
+
 with workflow.unsafe.imports_passed_through():
-    from milepost.contracts.activities import PartInput, PartResult
+    from milepost.contracts.activities import END_PART, EndPartParams, PartInput, PartParams, PartResult
     from milepost.contracts.naming import (
         AGENT_WORKFLOW,
         APPROVAL_ANSWERED,
@@ -20,8 +23,6 @@ with workflow.unsafe.imports_passed_through():
     from milepost.domain.teams import AgentRole
     from milepost.domain.turns import TurnState
 
-MAX_UNHEARD = 1024
-
 
 class Children:
     """What runs below a workflow. `rounds` and `left_queue` gather what ended children report."""
@@ -30,7 +31,6 @@ class Children:
         self.rounds = 0
         self.left_queue: str | None = None
         self._handles: dict[str, workflow.ChildWorkflowHandle[Any, PartResult]] = {}
-        self._unheard: list[str] = []
         self._telling: set[asyncio.Task[None]] = set()
 
     def tell(self, approval_id: str) -> None:
@@ -57,11 +57,20 @@ class Children:
         try:
             result: PartResult = await handle
         except ChildWorkflowError as error:
-            return _failed(part, error)
+            return await self._lost(part, _failed(part, error))
         finally:
             del self._handles[key]
         self.rounds += result.rounds
         self.left_queue = self.left_queue or result.left_queue
+        return result
+
+    async def _lost(self, part: PartInput, result: PartResult) -> PartResult:
+        """Record the end of a part whose workflow did not: somebody ended it in Temporal. What it ran may run on."""
+        if result.state == TurnState.STOPPED or result.reason_code in NOT_OURS:
+            return result
+        self.left_queue = part.prepared.sandbox_queue
+        end = EndPartParams(params_of(part), result.state, result.reason_code, result.reason)
+        await undisturbed(call(END_PART, end, summary=f"record the end: {result.state}"))
         return result
 
     async def end_all(self, tasks: set[asyncio.Task[PartResult]]) -> None:
@@ -76,6 +85,14 @@ class Children:
         for task in tasks:
             if not task.cancelled():
                 task.exception()
+
+
+def params_of(part: PartInput, agent: str | None = None) -> PartParams:
+    """How activities name the part, or another one of the same agent."""
+    turn = part.turn
+    return PartParams(
+        turn.turn_id, turn.session_id, part.claim, agent or part.plan.agent, part.subtask, part.coordinator
+    )
 
 
 async def _tell(handle: workflow.ChildWorkflowHandle[Any, PartResult], approval_id: str) -> None:

@@ -9,10 +9,10 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from workflows.agent_loop import AgentLoop, Answers
-from workflows.agent_run import end_part, params_of
+from workflows.agent_run import end_part
 from workflows.calls import call
-from workflows.children import Children
-from workflows.ending import NOT_OURS, Ended, ending_of
+from workflows.children import Children, params_of
+from workflows.ending import NOT_OURS, Ended, ending_of, refuse_work_after_cancellation
 
 with workflow.unsafe.imports_passed_through():
     from milepost.contracts.activities import (
@@ -83,6 +83,7 @@ class CoordinatorWorkflow:
         while self._waiting or self._running:
             await self._skip()
             await self._hand_out()
+            refuse_work_after_cancellation()
             if self._running:
                 await self._wait()
         if not any(self._done.values()):

@@ -49,7 +49,7 @@ MEMORY_DEFINITIONS = (
     ),
     ToolDefinition(
         "core_memory_set",
-        "Write a block of your core memory anew.",
+        "Write a block of your core memory anew, in place of what it says now.",
         _object({"block": _BLOCK, "value": _text(least=0)}, "block", "value"),
     ),
     ToolDefinition(

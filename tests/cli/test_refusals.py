@@ -185,7 +185,7 @@ def test_doctor_tells_everything_also_when_parts_are_broken(milepost: Milepost, 
     (tmp_path / "file").write_text("")
     home, milepost.home = milepost.home, tmp_path / "file" / "home"
     milepost.configure("sandbox: {backend: none}\n")
-    assert {"disk", "database"} == {name for name, check in checks().items() if not check["ok"]}
+    assert {"checkpoints", "database", "disk"} == {name for name, check in checks().items() if not check["ok"]}
 
     milepost.home = home
     milepost.configure("api: {prot: 1}\n")

@@ -337,11 +337,13 @@ class Lives(RuleBasedStateMachine):
             return
         superseded = {turn.turn_id: turn.superseded for session in self.all for turn in session.turns}
         turns = [turn for session in self.all for turn in session.turns]
-        # What a turn put out is searched when it has ended: its last answer.
+        # What a turn put out is searched when it has ended: its last answer. Its files' texts are searched with it.
         expected = {
             turn.turn_id
             for turn in turns
-            if turn.text == "alpha" or (turn.state is not TurnState.RUNNING and turn.answers[-1:] == ["alpha"])
+            if turn.text == "alpha"
+            or (turn.state is not TurnState.RUNNING and turn.answers[-1:] == ["alpha"])
+            or any("alpha" in self.contents[name].split() for name in turn.files)
         }
         found = {hit.found.turn_id: hit.found.superseded for hit in page.hits if hit.found.turn_id is not None}
         assert set(found) == expected

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from milepost.domain.errors import InvalidInput, ToolRejected
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, MAX_ERROR_TEXT_BYTES
 from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operation, Outcome, ReadFile, WriteFile
+from milepost.services.longterm.tools import POLICIES as LONG_TERM_POLICIES
 from milepost.tools import definitions, plan, render
 
 MIB = 1024 * 1024
@@ -251,7 +252,7 @@ def test_the_documentation_states_the_table_and_the_limits() -> None:
     text = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
     documented = {row[0].strip("`"): (row[2], row[3], row[4]) for row in rows if len(row) == 5}
-    policies = BUILTIN_TOOL_POLICIES.items()
+    policies = {**BUILTIN_TOOL_POLICIES, **LONG_TERM_POLICIES}.items()
     assert documented == {name: (p.effect_class, p.parallel, p.approval) for name, p in policies}
     for tool in definitions():
         row = next(row for row in rows if row[0] == f"`{tool.name}`")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from milepost.domain.events import ModelFailed
 from milepost.domain.team_events import AgentBriefed, SubtaskEnded
+from milepost.domain.teams import SubtaskState
 from milepost.domain.turns import TurnState
+from tests.support.sandboxes import MemorySandboxes
 from tests.support.temporal import Stack
 from tests.teams.conftest import OpenTeam, events_of, plan, script, subtask
 
@@ -55,3 +59,29 @@ async def test_when_all_subtasks_fail_the_turn_says_why(stack: Stack, open_team:
     (ended,) = await events_of(stack, session, SubtaskEnded)
     assert turn.error_code == "subtasks_failed" and ended.error_message
     assert f"All 1 subtasks failed. The first: {ended.error_message}" in (turn.error_message or "")
+
+
+async def test_a_worker_whose_workflow_somebody_ended_in_temporal_is_told_as_failed(
+    stack: Stack, open_team: OpenTeam, sandboxes: MemorySandboxes
+) -> None:
+    session = await open_team("lead")
+    text = script(
+        {
+            "lead:plan": [plan(subtask("hang", tools=("bash",)), subtask("write", tools=("write_file",)))],
+            "lead/runner": [{"calls": [{"tool": "bash", "args": {"command": "hang on"}}]}, "never"],
+            "lead/coder": ["Written."],
+            "lead": ["Half of it."],
+        }
+    )
+    async with stack.worker():
+        turn = (await stack.send(session, "go", text)).turn
+        async with asyncio.timeout(30):
+            while not (session in sandboxes.by_session and sandboxes.by_session[session].commands()):
+                await asyncio.sleep(0.05)
+        await stack.client.get_workflow_handle(f"{turn.workflow_id}/lead/runner/1").terminate("by hand")
+        ended = await stack.ended(turn.turn_id)
+    assert ended.state is TurnState.COMPLETED
+    ends = {event.subtask: event.state for event in await events_of(stack, session, SubtaskEnded)}
+    assert ends == {1: SubtaskState.FAILED, 2: SubtaskState.SUCCEEDED}
+    sandbox = sandboxes.by_session[session]
+    assert sandbox.journal[0][0] in sandbox.killed, "what it ran was left running"

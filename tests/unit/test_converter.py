@@ -110,7 +110,7 @@ def test_an_oversize_payload_is_refused_with_what_it_is_and_its_bytes() -> None:
 @given(st.text(max_size=30) | st.sampled_from(["\x00" * 9_000, "🚧" * 9_000, "\ud800" * 9_000]))
 def test_the_largest_results_fit(text: str) -> None:
     calls = tuple(
-        PlannedCall(index, tool_label(text * 64), Parallel.EXCLUSIVE, "d" * 64, True, 7200.0)
+        PlannedCall(index, tool_label(text * 64), Parallel.EXCLUSIVE, "d" * 64, True, "f" * 64, 7200.0)
         for index in range(MAX_CALLS_PER_RESPONSE)
     )
     shown = boundary_text(text)

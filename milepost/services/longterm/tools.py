@@ -35,7 +35,8 @@ READ, SEARCH, WRITE, DELETE = LONG_TERM_TOOLS
 
 _OBSERVE = ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE, Approval.ALLOW)
 _CHANGE = ToolPolicy(EffectClass.KEYED, Parallel.ORDERED, Approval.ALLOW)
-_POLICIES = {READ: _OBSERVE, SEARCH: _OBSERVE, WRITE: _CHANGE, DELETE: _CHANGE}
+POLICIES = {READ: _OBSERVE, SEARCH: _OBSERVE, WRITE: _CHANGE, DELETE: _CHANGE}
+"""Documented in docs/tools.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class LongTermTools:
         own = sorted({name for name in names if name in LONG_TERM_TOOLS})
         config = self.agents.get(agent)
         rule = (config.long_term if config is not None else None) or AgentLongTerm((agent or "default",))
-        found = [(_definition(name, rule), CustomTool(name, _POLICIES[name], SECONDS)) for name in own]
+        found = [(_definition(name, rule), CustomTool(name, POLICIES[name], SECONDS)) for name in own]
         return [*self.others.offered([name for name in names if name not in LONG_TERM_TOOLS], agent), *found]
 
     async def run(self, call: Call, seconds: float) -> Answer:
@@ -64,7 +65,7 @@ class LongTermTools:
                 return await act(call, call.arguments["namespace"])
         except TimeoutError:
             text = f"{call.tool} did not end within {seconds:g} s."
-            raise (ToolFailed(text) if _POLICIES[call.tool] is _OBSERVE else OutcomeUnknown(text)) from None
+            raise (ToolFailed(text) if POLICIES[call.tool] is _OBSERVE else OutcomeUnknown(text)) from None
         except MilepostError as error:
             raise ToolFailed(str(error), retryable_now=error.retryable) from error
 
