@@ -103,7 +103,7 @@ class Reminders:
             async with asyncio.timeout(REMIND_SECONDS):
                 blocks = await self._blocks.all(scope, settings.blocks)
             found.blocks = [BlockNow(block.spec, block.seen, block.value) for block in blocks]
-        except (MilepostError, TimeoutError) as error:
+        except Exception as error:  # of a file, an index or a model: no reason for a turn to fail
             found.notes.append(_note("Core memory could not be read", error))
 
     async def _recall(self, scope: Scope, settings: MemorySettings, moment: Moment, found: _Found) -> None:
@@ -120,7 +120,7 @@ class Reminders:
                 )
             if found.recall.problem:
                 found.notes.append(found.recall.problem[:1000])
-        except (MilepostError, TimeoutError) as error:
+        except Exception as error:  # of a file, an index or a model: no reason for a turn to fail
             found.notes.append(_note("Nothing was recalled", error))
 
 
@@ -130,7 +130,10 @@ def reminder_key(turn_id: str, agent: str) -> str:
 
 
 def _note(what: str, error: Exception) -> str:
-    why = str(error) if isinstance(error, MilepostError) else f"no answer within {REMIND_SECONDS:.0f} seconds"
+    if isinstance(error, TimeoutError):
+        why = f"no answer within {REMIND_SECONDS:.0f} seconds"
+    else:
+        why = str(error) if isinstance(error, MilepostError) else f"{type(error).__name__}: {error}"
     _log.warning("memory.failed", what=what, error=why)
     return f"{what}: {why}"[:1000]
 

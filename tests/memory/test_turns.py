@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -265,9 +266,26 @@ async def test_broken_memory_fails_no_turn_and_is_told(made: Turning, semantic: 
     recalled = [event for event in await made.events(session) if isinstance(event, MemoryRecalled)]
     assert recalled[-1].notes[0].startswith("Core memory could not be read: The core blocks in")
     assert made.last.system_prompt == made.gateway.requests[-2].system_prompt
+    # Nor does what nobody has foreseen.
+    wrong = {"number": 1, "value": 5, "at": 1, "by": "?", "key": "k"}
+    file = {"format": "milepost.core", "version": 1, "owner": f"{session}:coder", "blocks": {"human": [wrong]}}
+    _write(path, json.dumps(file).encode())
+    with short_memory(0), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(semantic, "search", _broken)
+        turn = await made.turn(session, "cat once more", {"text": "?"})
+    assert turn.state is TurnState.COMPLETED
+    recalled = [event for event in await made.events(session) if isinstance(event, MemoryRecalled)]
+    assert [note.split(":")[0] for note in recalled[-1].notes] == [
+        "Core memory could not be read",
+        "Nothing was recalled",
+    ]
     semantic.failing = False
     await made.remembered()
-    assert len([event for event in await made.events(session) if isinstance(event, MemoryWritten)]) == 3
+    assert len([event for event in await made.events(session) if isinstance(event, MemoryWritten)]) == 4
+
+
+async def _broken(*_: object, **__: object) -> None:
+    raise RuntimeError("an index")
 
 
 def _files(folder: Path) -> list[Path]:
