@@ -38,6 +38,9 @@ class MemoryTasks(Protocol):
     def lease(self, owner: str, at: int, lease_us: int, limit: int) -> list[MemoryTask]:
         """Take due tasks that nobody holds, oldest first."""
 
+    def renew(self, task: MemoryTask, owner: str, until: int) -> bool:
+        """Hold a task for longer; False if it is somebody else's, or done."""
+
     def done(self, task: MemoryTask) -> None: ...
 
     def retry(self, task: MemoryTask, due_at: int, error: str) -> None: ...

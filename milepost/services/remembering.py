@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from milepost.domain.errors import MilepostError
 from milepost.domain.events import StreamKind
@@ -20,6 +21,13 @@ BATCH = 4
 LEASE_US = 120_000_000
 TASK_SECONDS = 90.0
 """Less than the lease: whoever takes a task over finds nobody at work on it."""
+
+REBUILD_SECONDS = 6 * 3600.0
+"""A rebuild embeds everything that a Session has said, so it may take long; its lease is renewed meanwhile."""
+
+RENEW_SECONDS = 30.0
+LOOK_SECONDS = 1.0
+"""After which more tasks are taken while one goes on."""
 
 RETRY_FIRST_US = 1_000_000
 RETRY_MAX_US = 300_000_000
@@ -51,20 +59,30 @@ class MemoryWriter:
     async def run_once(self) -> int:
         """Carry out what is due, 4 tasks at a time; how many are done. Raises StorageUnavailable."""
         done = 0
-        while tasks := await self._ledger.write(self._lease):
-            done += sum(await asyncio.gather(*(self._carry_out(task) for task in tasks)))
-        return done
+        running: set[asyncio.Task[int]] = set()
+        try:
+            while True:
+                if len(running) < BATCH:
+                    tasks = await self._ledger.write(partial(self._lease, limit=BATCH - len(running)))
+                    running |= {asyncio.create_task(self._carry_out(task)) for task in tasks}
+                if not running:
+                    return done
+                ended, running = await asyncio.wait(running, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                done += sum(task.result() for task in ended)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
-    def _lease(self, tx: LedgerTx) -> list[MemoryTask]:
-        return tx.memory_tasks.lease(self._worker, self._clock.now(), LEASE_US, BATCH)
+    def _lease(self, tx: LedgerTx, limit: int) -> list[MemoryTask]:
+        return tx.memory_tasks.lease(self._worker, self._clock.now(), LEASE_US, limit)
 
     async def _carry_out(self, task: MemoryTask) -> int:
         try:
-            async with asyncio.timeout(TASK_SECONDS):
-                if task.kind is MemoryTaskKind.REBUILD:
-                    await self._rebuild.run(task.subject)
-                    await self._ledger.write(lambda tx: tx.memory_tasks.done(task))
-                else:
+            if task.kind is MemoryTaskKind.REBUILD:
+                await self._rebuilt(task)
+            else:
+                async with asyncio.timeout(TASK_SECONDS):
                     await self._write(task)
         except Exception as error:
             # A task is never given up: what it stands for is in no memory otherwise.
@@ -74,6 +92,28 @@ class MemoryWriter:
             await self._ledger.write(lambda tx: tx.memory_tasks.retry(task, due, why[:1000]))
             return 0
         return 1
+
+    async def _rebuilt(self, task: MemoryTask) -> None:
+        renewing = asyncio.create_task(self._renew(task))
+        try:
+            async with asyncio.timeout(REBUILD_SECONDS):
+                await self._rebuild.run(task.subject)
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])
+        await self._ledger.write(lambda tx: tx.memory_tasks.done(task))
+
+    async def _renew(self, task: MemoryTask) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            until = self._clock.now() + LEASE_US
+            try:
+                await self._ledger.write(partial(self._hold, task=task, until=until))
+            except MilepostError as error:
+                _log.warning("memory.lease", subject=task.subject, error=str(error))
+
+    def _hold(self, tx: LedgerTx, task: MemoryTask, until: int) -> bool:
+        return tx.memory_tasks.renew(task, self._worker, until)
 
     async def _write(self, task: MemoryTask) -> None:
         turn, remembered = await self._turns.of(task.subject)

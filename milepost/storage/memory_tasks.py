@@ -44,6 +44,11 @@ _TAKE = (
     .values(leased_by=bindparam("owner"), leased_until=bindparam("until"), attempts=memory_tasks.c.attempts + 1)
     .returning(*_TASK)
 )
+_RENEW = (
+    update(memory_tasks)
+    .where(_THIS, memory_tasks.c.leased_by == bindparam("owner"))
+    .values(leased_until=bindparam("until"))
+)
 _DONE = delete(memory_tasks).where(_THIS)
 _RETRY = (
     update(memory_tasks)
@@ -86,6 +91,9 @@ class SqlMemoryTasks:
             params = {"this_kind": kind, "this_subject": subject, "owner": owner, "until": at + lease_us}
             taken.append(_task(self._conn.execute(_TAKE, params).one()))
         return taken
+
+    def renew(self, task: MemoryTask, owner: str, until: int) -> bool:
+        return self._conn.execute(_RENEW, {**_this(task), "owner": owner, "until": until}).rowcount == 1
 
     def done(self, task: MemoryTask) -> None:
         self._conn.execute(_DONE, _this(task))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from milepost.bootstrap.system import UuidIds
 from milepost.domain.errors import MemoryUnavailable
 from milepost.domain.memory import DEFAULT_BLOCKS, Scope
 from milepost.domain.memory_events import MemoryRecalled
+from milepost.services import remembering
 from milepost.services.blocks import Author
 from milepost.services.exporting.service import ExportFormat, ExportService
 from milepost.services.forks import ForkFrom, ForkService
@@ -139,6 +141,48 @@ async def test_a_fork_remembers_what_was_known_at_its_point(made: Turning) -> No
         assert made.asked().endswith("Go on.")
     assert len(await made.stack.history.effects(session)) == calls
     assert await state(made, session) == WHOLE
+
+
+async def test_a_rebuild_that_takes_long_is_finished_and_keeps_nobody_waiting(
+    made: Turning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than another task may take: its lease is renewed, it is done once, and other turns are written."""
+    monkeypatch.setattr(remembering, "TASK_SECONDS", 1.0)
+    monkeypatch.setattr(remembering, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(remembering, "LOOK_SECONDS", 0.1)
+    session = await made.open(AGENT)
+    await made.turn(session, "The cat is Mia.", {"text": "Noted."})
+    await made.remembered()
+    begun, go_on = [], asyncio.Event()
+    drop, hold, held = made.stores.daily.drop, remembering.MemoryWriter._hold, list[bool]()
+
+    def holding(*given: Any, **named: Any) -> None:
+        held.append(hold(*given, **named))
+
+    monkeypatch.setattr(remembering.MemoryWriter, "_hold", holding)
+
+    async def slow(scope: Scope) -> None:
+        begun.append(scope)
+        await go_on.wait()
+        await drop(scope)
+
+    monkeypatch.setattr(made.stores.daily, "drop", slow)
+    await service(made).rebuild(session)
+    async with asyncio.timeout(60):
+        while not begun:
+            await asyncio.sleep(0.02)
+    other = await made.open(AGENT)
+    await made.turn(other, "The dog is Rex.", {"text": "Noted."})
+    async with asyncio.timeout(60):
+        while (await state(made, other))["records"] != ["Noted.", "The dog is Rex."]:
+            await asyncio.sleep(0.02)
+    async with asyncio.timeout(60):
+        while len(held) < 20:
+            await asyncio.sleep(0.02)
+    go_on.set()
+    await made.remembered()
+    assert len(begun) == 1 and all(held)
+    assert (await state(made, session))["records"] == ["Noted.", "The cat is Mia."]
 
 
 async def test_a_fork_forgets_what_was_forgotten(made: Turning) -> None:

@@ -23,7 +23,10 @@ async def test_a_task_is_leased_until_it_is_done(ledger: Ledger) -> None:
     assert (first.subject, first.kind, first.session_id, first.attempts) == ("a", WRITE, turn.session_id, 1)
     assert [task.subject for task in await lease(ledger, "two", 5)] == ["b"]
     assert await lease(ledger, "two", 5) == []
-    (again,) = [task for task in await lease(ledger, "two", 200) if task.subject == "a"]
+    assert await ledger.write(lambda tx: tx.memory_tasks.renew(first, "one", 300))
+    assert not await ledger.write(lambda tx: tx.memory_tasks.renew(first, "two", 900))
+    assert [task.subject for task in await lease(ledger, "two", 200)] == ["b"]
+    (again,) = [task for task in await lease(ledger, "two", 400) if task.subject == "a"]
     assert again.attempts == 2
     await ledger.write(lambda tx: tx.memory_tasks.retry(again, 900, NASTY))
     left = await ledger.read(lambda tx: tx.memory_tasks.of_session(turn.session_id))
