@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -102,7 +103,9 @@ class MemoryRebuild:
         event = _decoded(item)
         scope = _scope(session_id, event.owner) if isinstance(event, MemoryForgotten) else None
         if isinstance(event, MemoryForgotten) and scope is not None:
-            await self._semantic.forget(scope, event.ids[:MAX_FORGOTTEN], event.by)
+            # An import may name what no store can hold; nothing of that is in memory, and the rest is to be made.
+            with suppress(InvalidInput):
+                await self._semantic.forget(scope, event.ids[:MAX_FORGOTTEN], event.by)
 
     async def _owners(self, session_id: str) -> set[Scope]:
         found: set[Scope] = set()

@@ -13,15 +13,22 @@ import pytest
 
 from milepost.bootstrap.system import UuidIds
 from milepost.domain.errors import MemoryUnavailable
+from milepost.domain.events import StreamKind
 from milepost.domain.memory import DEFAULT_BLOCKS, Scope
-from milepost.domain.memory_events import MemoryRecalled
+from milepost.domain.memory_events import MemoryForgotten, MemoryRecalled
+from milepost.embedders.lexical import LexicalHash
+from milepost.memory.places import Places
+from milepost.memory.semantic import IndexedMemory
+from milepost.ports.ledger import NewEvent
 from milepost.services import remembering
 from milepost.services.blocks import Author
 from milepost.services.exporting.service import ExportFormat, ExportService
 from milepost.services.forks import ForkFrom, ForkService
 from milepost.services.importing.service import ImportOptions, ImportService
 from milepost.services.memory import MemoryService
+from milepost.services.memory_rebuild import MemoryRebuild
 from milepost.services.rewinds import RewindService, RewindTo
+from milepost.storage.semantic_files import FileSemanticStore
 from milepost.temporal.client import TemporalAddress
 from tests.memory.turning import GIVEN, TEAM, Turning, agent, ledger_url, turning
 from tests.support.databases import OpenLedger
@@ -183,6 +190,23 @@ async def test_a_rebuild_that_takes_long_is_finished_and_keeps_nobody_waiting(
     await made.remembered()
     assert len(begun) == 1 and all(held)
     assert (await state(made, session))["records"] == ["Noted.", "The cat is Mia."]
+
+
+async def test_forged_events_do_not_keep_memory_from_being_made(made: Turning, tmp_path: Path) -> None:
+    semantic = IndexedMemory(FileSemanticStore(Places(tmp_path / "own").semantic), LexicalHash())
+    ledger = made.stack.parts.ledger
+    session = await made.open(AGENT)
+    await made.turn(session, "The cat is Mia.", {"text": "Noted."})
+    await made.remembered()
+    events = [
+        NewEvent(f"forged/{number}", MemoryForgotten(None, None, AGENT, (name,), "kim"), None)
+        for number, name in enumerate(("a\0b", "\ud800", "x" * 5000))
+    ]
+    await ledger.write(lambda tx: tx.events.append(session, StreamKind.SESSION, events, 1))
+    rebuild = MemoryRebuild(ledger, made.stack.parts.contents, made.stores.blocks, made.stores.daily, semantic)
+    await rebuild.run(session)
+    assert {record.id for record in await semantic.page(Scope.agent(session, AGENT))} == {"t1.request", "t1.answer"}
+    await semantic.close()
 
 
 async def test_a_fork_forgets_what_was_forgotten(made: Turning) -> None:
