@@ -9,7 +9,7 @@ import typer
 
 from cli.commands import agent_settings
 from cli.invocation import Invocation, command
-from cli.output import counted
+from cli.output import counted, short
 from cli.routes import API, Json
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT", help="Id of an agent.")]
@@ -90,10 +90,17 @@ async def list_consolidations(
         call.out.document({"consolidations": found})
         return
     rows = [
-        [item["consolidation_id"], item["state"], item["agent"], item["session_id"], str(len(item["promotions"]))]
+        [
+            item["consolidation_id"],
+            item["state"],
+            item["agent"],
+            item["session_id"],
+            str(len(item["promotions"])),
+            short(item["error"] or "", 200),
+        ]
         for item in found
     ]
-    call.out.table(["CONSOLIDATION", "STATE", "AGENT", "SESSION", "PROMOTIONS"], rows)
+    call.out.table(["CONSOLIDATION", "STATE", "AGENT", "SESSION", "PROMOTIONS", "REASON"], rows)
 
 
 async def show(call: Invocation, consolidation: ConsolidationId) -> None:

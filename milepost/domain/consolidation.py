@@ -15,6 +15,9 @@ from milepost.domain.usage import Usage
 MAX_FACTS = 100
 """Facts that one consolidation looks at; the next one goes on with the rest."""
 
+MAX_TRIES = 3
+"""Consolidations that may fail one after another until something new is written."""
+
 MAX_FACT_CHARACTERS = 1000
 MAX_PROMOTIONS = 10
 MAX_PROMOTION_CHARACTERS = 500

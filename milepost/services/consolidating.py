@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from milepost.domain.agents import AgentConfig
-from milepost.domain.consolidation import MAX_FACTS, Consolidation, ConsolidationSettings, ConsolidationState
+from milepost.domain.consolidation import MAX_FACTS, MAX_TRIES, Consolidation, ConsolidationSettings, ConsolidationState
 from milepost.domain.effects import Effect, EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import InvalidInput, MilepostError
 from milepost.domain.events import StreamKind
@@ -17,6 +17,7 @@ from milepost.domain.sessions import Session, SessionMode, SessionStatus
 from milepost.domain.turns import Turn
 from milepost.domain.usage import UNKNOWN_USAGE, Usage
 from milepost.engine.consolidation import BlockShown, Fact, promotions_of
+from milepost.engine.consolidation_tries import failures, may_try
 from milepost.engine.effects import Entry, effect_id, idempotency_key, on_entry
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.semantic import SemanticMemory
@@ -100,13 +101,47 @@ class Consolidator:
                     turn = self._idle(tx, session, agent, now)
                     if turn is not None:
                         found.append(Candidate(session.session_id, agent, turn.turn_id))
-                if len(found) >= MAX_CANDIDATES:
-                    break
-            return found[:MAX_CANDIDATES]
+            return found[:MAX_SESSIONS]
 
-        return await self._ledger.read(body)
+        worth: list[Candidate] = []
+        for candidate in await self._ledger.read(body):
+            if await self._worth_asking(candidate, now):
+                worth.append(candidate)
+            if len(worth) == MAX_CANDIDATES:
+                break
+        return worth
 
-    def _idle(self, tx: LedgerTx, session: Session, agent: str, now: int) -> Turn | None:
+    async def _worth_asking(self, of: Candidate, now: int) -> bool:
+        """Whether there are records that nobody looked at, and no tries about the same ones forbid it.
+
+        Without it Sessions that have nothing (copies nobody works in, turns that failed) would take up every pass.
+        """
+        hidden, watermark = await self._looked_at(of.session_id, of.agent, "")
+        owner = Scope.agent(of.session_id, of.agent)
+        try:
+            page = await self._semantic.page(owner, before=None, limit=1, exclude_turns=hidden, current=True)
+        except MilepostError:
+            return True  # taking it up fails with the reason
+        if not page or page[0].position <= watermark:
+            return False
+        newest = page[0].position
+        known = await self._ledger.read(lambda tx: tx.consolidations.newest(of.session_id, of.agent, MAX_TRIES))
+        return may_try(failures(known, of.turn_id, newest), self._settings.interval_secs, now)
+
+    async def _looked_at(self, session_id: str, agent: str, besides: str) -> tuple[frozenset[str], int]:
+        """Turns whose records do not count, and the position up to which other consolidations have looked."""
+
+        def look(tx: LedgerTx) -> tuple[frozenset[str], int]:
+            known = tx.consolidations.newest(session_id, agent, PAGE)
+            looked = [item for item in known if item.state not in _LOOKED_AT_NOTHING]
+            marks = [item.watermark for item in looked if item.consolidation_id != besides]
+            return tx.turns.superseded(session_id), max(marks, default=0)
+
+        return await self._ledger.read(look)
+
+    def _idle(
+        self, tx: LedgerTx, session: Session, agent: str, now: int, newest_record: int | None = None
+    ) -> Turn | None:
         """The newest turn that counts, if the agent may be asked now."""
         config = self._agents.get(agent)
         if config is None or config.memory is None or session.mode is SessionMode.COORDINATOR:
@@ -119,15 +154,17 @@ class Consolidator:
         turn = tx.turns.get(newest[0][1])
         if turn.ended_at is None or turn.ended_at > now - self._settings.idle_threshold_secs * 1_000_000:
             return None
-        for known in tx.consolidations.newest(session.session_id, agent, 1):
-            if known.state is ConsolidationState.RUNNING:
-                busy = known.updated_at > now - STALE_US
+        known = tx.consolidations.newest(session.session_id, agent, MAX_TRIES)
+        for last in known[:1]:
+            if last.state is ConsolidationState.RUNNING:
+                busy = last.updated_at > now - STALE_US
             else:
-                seen = known.turn_id == turn.turn_id and known.state is not ConsolidationState.FAILED
-                busy = seen or known.state is ConsolidationState.PENDING
+                seen = last.turn_id == turn.turn_id and last.state is not ConsolidationState.FAILED
+                busy = seen or last.state is ConsolidationState.PENDING
             if busy:
                 return None
-        return turn
+        failed = failures(known, turn.turn_id, newest_record)
+        return turn if may_try(failed, self._settings.interval_secs, now) else None
 
     async def begin(self, session_id: str, agent: str, key: str) -> Work | None:
         """Take a consolidation up; None if there is no reason to any more, or nothing new. `key` names this attempt.
@@ -141,16 +178,11 @@ class Consolidator:
         now = self._clock.now()
         owner = Scope.agent(session_id, agent)
 
-        def look(tx: LedgerTx) -> tuple[frozenset[str], int]:
-            known = tx.consolidations.newest(session_id, agent, PAGE)
-            looked = [item for item in known if item.state not in _LOOKED_AT_NOTHING]
-            marks = [item.watermark for item in looked if item.consolidation_id != consolidation_id]
-            return tx.turns.superseded(session_id), max(marks, default=0)
-
-        hidden, watermark = await self._ledger.read(look)
-        records = await self._new_records(owner, watermark, hidden)
-        if not records:
+        hidden, watermark = await self._looked_at(session_id, agent, consolidation_id)
+        new = await self._new_records(owner, watermark, hidden)
+        if not new:
             return None
+        records, newest = new[:MAX_FACTS], new[-1].position
         blocks = await self._shown(owner, config.memory)
         if not blocks:
             return None
@@ -161,7 +193,7 @@ class Consolidator:
             mine = next((item for item in known if item.consolidation_id == consolidation_id), None)
             if mine is not None:
                 return mine
-            turn = self._idle(tx, tx.sessions.get(session_id), agent, now)
+            turn = self._idle(tx, tx.sessions.get(session_id), agent, now, newest)
             if turn is None:
                 return None
             for left in known:
@@ -206,7 +238,7 @@ class Consolidator:
         self._fail(tx, left.consolidation_id, "The worker was lost.", now)
 
     async def _new_records(self, owner: Scope, watermark: int, hidden: frozenset[str]) -> list[MemoryRecord]:
-        """The oldest that came after the watermark, ascending."""
+        """Those that came after the watermark, ascending; of very many only the newest."""
         found: list[MemoryRecord] = []
         before: int | None = None
         while len(found) < MAX_RECORDS_READ:
@@ -215,7 +247,7 @@ class Consolidator:
             if len(page) < PAGE or page[-1].position <= watermark:
                 break
             before = page[-1].position
-        return found[::-1][:MAX_FACTS]
+        return found[::-1]
 
     async def _shown(self, owner: Scope, memory: MemorySettings) -> tuple[BlockShown, ...]:
         specs = tuple(spec for spec in memory.blocks if not spec.read_only)

@@ -23,10 +23,12 @@ from milepost.domain.errors import AgentIsStopped, ConsolidationSettled, Invalid
 from milepost.domain.lives import AgentLifeChanged, AgentState
 from milepost.domain.memory import DEFAULT_BLOCKS, BlockSpec, MemorySettings, Scope
 from milepost.domain.messages import AssistantMessage, FinishReason, TextPart, UserMessage
-from milepost.domain.turns import TurnState
+from milepost.domain.turns import Overrides, TurnState
 from milepost.domain.usage import Usage
+from milepost.engine import consolidation_tries
 from milepost.engine.budgets import session_scope
 from milepost.engine.consolidation import INSTRUCTIONS, BlockShown, Fact, added, promotions_of, request_text, taken_out
+from milepost.engine.consolidation_tries import failures, may_try
 from milepost.ports.models import ModelCompleted, ModelItem, ModelRequest
 from milepost.services import consolidating
 from milepost.services.blocks import Author, appended
@@ -198,6 +200,13 @@ async def _talked(bench: Bench, text: str = "My name is Ann and I like tea") -> 
     return session
 
 
+async def _aside(bench: Bench, session: str) -> None:
+    """A turn that leaves nothing in memory."""
+    begin = BeginTurn(session, "Aside", script=script({"text": "Aside."}), overrides=Overrides(stateless=True))
+    await bench.turns.stack.ended((await bench.turns.stack.turns.begin(begin)).turn.turn_id)
+    await bench.turns.remembered()
+
+
 async def test_facts_are_promoted_once_and_the_call_is_an_effect_that_counts(bench: Bench) -> None:
     session = await _talked(bench)
     spent = (await bench.ledger.read(lambda tx: tx.budgets.spending(session_scope(session)))).usage
@@ -305,7 +314,7 @@ async def test_stopping_an_agent_ends_its_running_turn(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-async def test_a_failed_call_is_tried_again_and_then_told(bench: Bench) -> None:
+async def test_a_failed_call_is_tried_again_and_then_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await _talked(bench)
     done = await bench.run(ModelUnavailable("down"), answer(("human", "Is called Ann.", [])))
     assert done.promotions == 1
@@ -316,8 +325,57 @@ async def test_a_failed_call_is_tried_again_and_then_told(bench: Bench) -> None:
     await bench.turns.remembered()
     await bench.run("I would rather not.")
     assert (await bench.newest()).state is ConsolidationState.FAILED
-    # What failed is asked about again.
+    # What failed is asked about again, but not at once.
+    assert (await bench.run()).asked == 0
+    monkeypatch.setattr(consolidation_tries, "BACKOFF", 0)
     assert (await bench.run(answer(("human", "Says more.", [1])))).promotions == 1
+
+
+async def test_what_keeps_failing_is_asked_three_times_until_something_new_is_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consolidation_tries, "BACKOFF", 0)
+    session = await _talked(bench)
+    for number in range(3):
+        assert (await bench.run("I would rather not.")).asked == 1, number
+    assert (await bench.run()).asked == 0
+    assert await _consolidator(bench).begin(session, "default", "late") is None
+    # A turn that leaves nothing in memory is nothing new.
+    await _aside(bench, session)
+    assert (await bench.run()).asked == 0
+    await bench.turns.turn(session, "We ship on Fridays", {"text": "Good."})
+    await bench.turns.remembered()
+    assert (await bench.run(answer(("human", "Is called Ann.", [1])))).promotions == 1
+    assert len(bench.gateway.asked) == 4
+    states = [item.state for item in await bench.service.page()]
+    assert states == [ConsolidationState.APPLIED, *[ConsolidationState.FAILED] * 3]
+
+
+async def test_a_session_without_records_is_not_asked(bench: Bench) -> None:
+    session = await bench.turns.open("default")
+    await _aside(bench, session)
+    assert await _consolidator(bench).candidates() == []
+
+
+def _failed(name: str, at: int, **changes: object) -> Consolidation:
+    made = Consolidation(name, "ses", "a", ConsolidationState.FAILED, "t1", 1, at, at, 7, 3)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_tries_wait_longer_each_time_and_end() -> None:
+    second = 1_000_000
+    one, two, three = (_failed(f"c{number}", number * second) for number in (1, 2, 3))
+    assert may_try((), 10, 0)
+    assert not may_try((one,), 10, 41 * second - 1) and may_try((one,), 10, 41 * second)
+    assert not may_try((two, one), 10, 162 * second - 1) and may_try((two, one), 10, 162 * second)
+    assert not may_try((three, two, one), 10, 10**18)
+    assert failures((three, two, one), "t1", None) == (three, two, one)
+    # Another turn is something new, unless it left no records.
+    assert failures((two, one), "t2", None) == () and failures((two, one), "t2", 8) == ()
+    assert failures((two, one), "t2", 7) == (two, one)
+    assert failures((two, replace(one, state=ConsolidationState.EMPTY)), "t1", 7) == (two,)
+    lost = replace(two, state=ConsolidationState.RUNNING)
+    assert failures((lost, one), "t1", 7) == (lost, one)
 
 
 @pytest.mark.slow
@@ -460,6 +518,8 @@ async def test_one_that_nobody_works_on_any_more_is_given_up(bench: Bench, monke
     assert await consolidator.dispatch(work, consolidator.spec(work), ASK) is not None
     assert await consolidator.candidates() == []
     monkeypatch.setattr(consolidating, "STALE_US", 0)
+    assert await consolidator.candidates() == [], "a lost try is a failed one"
+    monkeypatch.setattr(consolidation_tries, "BACKOFF", 0)
     assert [item.session_id for item in await consolidator.candidates()] == [session]
     assert (await bench.run(answer(("human", "Is called Ann.", [1])))).promotions == 1
     left = await bench.service.get(work.consolidation.consolidation_id)
