@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from temporalio import activity
 
@@ -99,10 +99,11 @@ class TurnActivities:
                 chosen = turn.request.options.agent
                 named = (chosen,) if chosen else session.agents
                 try:
-                    starts = []
-                    for role in cast(self._agents, named):
+                    roles, starts = cast(self._agents, named), []
+                    bounds = _Bounds(limits, _shared(roles, turn.request.options.budget))
+                    for role in roles:
                         require_started(tx, role.config.agent_id)
-                        starts.append(self._started(turn, session, role, reason, limits, _has_files(tx, turn)))
+                        starts.append(self._started(turn, session, role, reason, bounds, _has_files(tx, turn)))
                 except MilepostError as error:
                     return PrepareResult((), models_queue, sandbox_queue, error.code, boundary_text(str(error)))
                 events = [NewEvent(started_key(turn.turn_id, each.agent), each, turn.turn_id) for each in starts]
@@ -114,7 +115,7 @@ class TurnActivities:
             return await self._ledger.write(body)
 
     def _started(
-        self, turn: Turn, session: Session, role: Role, tools_unavailable: str | None, limits: Limits, attached: bool
+        self, turn: Turn, session: Session, role: Role, tools_unavailable: str | None, bounds: _Bounds, attached: bool
     ) -> AgentStarted:
         options = turn.request.options
         named = not (is_worker(role.part) or is_planning(role.part))
@@ -155,7 +156,7 @@ class TurnActivities:
             custom_tools=tuple(tool for _, tool in custom),
             prices=self._route_prices(Route(provider, model), *fallbacks),
             hooks=agent.hooks,
-            budget=_budget(agent.budget, limits, options.budget),
+            budget=_budget(agent.budget, bounds),
             context=agent.context,
             memory=memory,
             role=agent.role,
@@ -205,12 +206,32 @@ def _has_files(tx: LedgerTx, turn: Turn) -> bool:
     return bool(turn.request.attachments) or tx.attachments.count(turn.session_id, 1) > 0
 
 
-def _budget(configured: Budget, session: Limits, turn: Limits | None) -> Budget:
-    """The limits of a turn: the agent's, tightened by those of the Session and of the request."""
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Limits that hold whatever an agent's own are: those of the Session, and of the turn as a whole."""
+
+    session: Limits
+    turn: Limits
+
+
+def _shared(roles: Sequence[Role], request: Limits | None) -> Limits:
+    """The limits of the whole turn: the request's, and of the agents that it begins with the tightest of each.
+
+    What workers use counts for their Coordinator's turn; their own limits of a turn are beside it.
+    """
+    limits = request or Limits()
+    for role in roles:
+        if not is_worker(role.part):
+            limits = limits.tightened(role.config.budget.turn)
+    return limits
+
+
+def _budget(configured: Budget, bounds: _Bounds) -> Budget:
+    """The limits of a part of a turn: its agent's, tightened by those of the Session and of the turn."""
     return replace(
         configured,
-        session=configured.session.tightened(session),
-        turn=configured.turn.tightened(turn or Limits()),
+        session=configured.session.tightened(bounds.session),
+        turn=configured.turn.tightened(bounds.turn),
     )
 
 

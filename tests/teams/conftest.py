@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from milepost.domain.agents import AgentConfig
+from milepost.domain.budgets import Budget, Limits
 from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import Approval
 from milepost.ledger.chain import verify_chain
@@ -47,6 +48,12 @@ AGENTS = {
         agent("coder", tools=FILES),
         agent("runner", tools=("bash", "read_file")),
         agent("lead", tools=("bash", *FILES), role=AgentRole.COORDINATOR, workers=("coder", "runner")),
+        agent(
+            "poor",
+            role=AgentRole.COORDINATOR,
+            workers=("coder",),
+            budget=Budget(turn=Limits(model_calls=2)),
+        ),
         agent("alone", tools=("bash", *FILES), role=AgentRole.COORDINATOR),
         agent("heir", role=AgentRole.COORDINATOR, workers=("coder",), depends_on=("scout",)),
         agent("middle", role=AgentRole.COORDINATOR, workers=("coder",)),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from milepost.domain.events import ModelFailed
+from milepost.domain.events import ModelCalled, ModelFailed
 from milepost.domain.team_events import AgentBriefed, SubtaskEnded
 from milepost.domain.teams import SubtaskState
 from milepost.domain.turns import TurnState
+from milepost.domain.usage import Usage
 from tests.support.sandboxes import MemorySandboxes
 from tests.support.temporal import Stack
 from tests.teams.conftest import OpenTeam, events_of, plan, script, subtask
@@ -85,3 +86,23 @@ async def test_a_worker_whose_workflow_somebody_ended_in_temporal_is_told_as_fai
     assert ends == {1: SubtaskState.FAILED, 2: SubtaskState.SUCCEEDED}
     sandbox = sandboxes.by_session[session]
     assert sandbox.journal[0][0] in sandbox.killed, "what it ran was left running"
+
+
+async def test_what_workers_use_counts_for_their_coordinators_turn(stack: Stack, open_team: OpenTeam) -> None:
+    session = await open_team("poor")
+    text = script(
+        {
+            "poor:plan": [plan(subtask("write", tools=("write_file",)))],
+            "poor/coder": ["Written."],
+            "poor": ["It may not say this any more."],
+        }
+    )
+    async with stack.worker():
+        turn = await stack.ended((await stack.send(session, "go", text)).turn.turn_id)
+    assert (turn.state, turn.error_code) == (TurnState.FAILED, "budget_exceeded")
+    calls = await events_of(stack, session, ModelCalled)
+    assert [event.agent for event in calls] == ["poor:plan", "poor/coder"]
+    entry = (await stack.history.page(session)).entries[0]
+    parts = sum((agent.usage for agent in entry.agents), Usage())
+    spent = (await stack.history.usage(session)).spending.usage
+    assert turn.usage.total_tokens == parts.total_tokens == spent.total_tokens > 0
