@@ -126,7 +126,7 @@ async def in_time(work: Coroutine[Any, Any, T], started: AgentStarted, elapsed: 
             raise
         raise BudgetTimeUp(
             f"The model call was ended: its budget had {min(left):.1f} s left.",
-            fix=f"Raise agents.{started.agent}.budget (seconds).",
+            fix=f"Raise the budget of the turn's request or agents.{started.agent}.budget (seconds).",
         ) from error
 
 

@@ -88,7 +88,7 @@ def check_order(call: Invocation, order: Order) -> None:
 
     if order.retry_of is not None:
         return
-    check_files(order.attach)
+    check_files(call, order.attach)
     if order.session_id is None:
         workspace_folder(workspace_of(order), call.root.path)
     config = call.config

@@ -115,7 +115,7 @@ class TurnLinks(Shape):
     history: str
     events: str
     stop: str
-    temporal: str
+    temporal: str | None
 
 
 class TurnShape(Shape):
@@ -137,7 +137,9 @@ class TurnShape(Shape):
     model: str | None
     idempotency_key: str | None
     workflow_id: str
-    temporal_url: str
+    temporal_url: str | None
+    """None if no run of a workflow ever owned the turn: it was imported, copied by a fork, or ended before it began."""
+
     usage: UsageShape
     error: TurnError | None
     reason: str | None
@@ -187,6 +189,7 @@ class ActiveTurn(Shape):
 def turn_fields(view: TurnView, temporal_url: str) -> dict[str, object]:
     """The values of `TurnShape`."""
     turn, options = view.turn, view.turn.request.options
+    url = temporal_url if turn.has_workflow else None
     return {
         "turn_id": turn.turn_id,
         "session_id": turn.session_id,
@@ -200,7 +203,7 @@ def turn_fields(view: TurnView, temporal_url: str) -> dict[str, object]:
         "model": options.model,
         "idempotency_key": turn.idempotency_key,
         "workflow_id": turn.workflow_id,
-        "temporal_url": temporal_url,
+        "temporal_url": url,
         "usage": UsageShape.of(turn.usage),
         "error": turn_error(turn),
         "reason": turn.error_message if turn.state in (TurnState.STOPPED, TurnState.INTERRUPTED) else None,
@@ -211,7 +214,7 @@ def turn_fields(view: TurnView, temporal_url: str) -> dict[str, object]:
         "dispatched_at": rfc3339_or_none(turn.dispatched_at),
         "stop_requested_at": rfc3339_or_none(turn.stop_requested_at),
         "ended_at": rfc3339_or_none(turn.ended_at),
-        "links": _links(turn, temporal_url),
+        "links": _links(turn, url),
     }
 
 
@@ -229,7 +232,7 @@ def turn_path(turn_id: str) -> str:
     return f"/api/v1/turns/{turn_id}"
 
 
-def _links(turn: Turn, temporal_url: str) -> TurnLinks:
+def _links(turn: Turn, temporal_url: str | None) -> TurnLinks:
     session = f"/api/v1/sessions/{turn.session_id}"
     path = turn_path(turn.turn_id)
     return TurnLinks(

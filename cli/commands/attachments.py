@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands.exports import write_file
+from cli.commands.exports import check_new, write_file
 from cli.commands.sessions import SessionId
 from cli.invocation import Invocation, command
 from cli.output import printable, short
@@ -40,7 +40,7 @@ async def attach(
     from cli.attaching import check_files, send_files
     from cli.connection import Need, reach
 
-    check_files(files)
+    check_files(call, files)
     async with reach(call, Need.WRITE) as reached:
         done = await send_files(reached.client, session, [*files], once=once)
     if call.json:
@@ -75,12 +75,14 @@ async def show(
     attachment: AttachmentId,
     text: Annotated[bool, typer.Option("--text", help="Print the text that was taken out of the file.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the file itself to this place.")
+        Path | None, typer.Option("--output", metavar="FILE", help="Write the file itself to this new file.")
     ] = None,
 ) -> None:
     """Show an attachment, its text, or get the file."""
     from cli.connection import Need, reach
 
+    if output is not None:
+        check_new(output)
     path = f"{API}/attachments/{attachment}"
     async with reach(call, Need.READ) as reached:
         found = await reached.client.get(path)

@@ -133,7 +133,7 @@ class _Conversation:
 
         path = Path(name)
         try:
-            check_files([path])
+            check_files(self._call, [path])
         except MilepostError as error:
             self._call.out.error(error)
             return

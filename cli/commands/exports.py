@@ -16,7 +16,7 @@ from cli.commands.sessions import SessionId
 from cli.invocation import Invocation, command
 from cli.output import counted
 from cli.routes import API
-from milepost.domain.errors import InvalidInput
+from milepost.domain.errors import InvalidInput, TargetNotEmpty
 
 
 class Format(StrEnum):
@@ -40,7 +40,7 @@ async def export(
         Format, typer.Option("--format", help="json (lossless, can be imported), md, or html (one page).")
     ] = Format.MARKDOWN,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write to this file instead of standard output.")
+        Path | None, typer.Option("--output", metavar="FILE", help="Write to this new file instead of standard output.")
     ] = None,
     superseded: Annotated[
         bool, typer.Option("--superseded", help="Also turns that a rewind has superseded; json always has them.")
@@ -51,6 +51,8 @@ async def export(
 
     if call.json and output is None:
         raise InvalidInput("With --json the export needs a file.", field="output", fix="Add --output FILE.")
+    if output is not None:
+        check_new(output)
     path = f"{API}/sessions/{session}/export"
     async with reach(call, Need.READ) as reached:
         pieces = reached.client.pieces(path, format=wanted.value, superseded=superseded or None)
@@ -64,13 +66,26 @@ async def export(
         call.out.note(f"Wrote {size:,} bytes to {output}.")
 
 
+def check_new(output: Path) -> None:
+    """Refuse a name that is taken. Raises TargetNotEmpty."""
+    if os.path.lexists(output):
+        raise TargetNotEmpty(f"The file {output} exists already.", fix="Name a new file.")
+
+
 async def write_file(pieces: AsyncGenerator[bytes, None], output: Path) -> int:
-    """Write a whole file or none: it gets its name when it is complete."""
+    """Write a whole new file or none: it gets its name when it is complete.
+
+    Raises:
+        TargetNotEmpty: the file exists.
+        InvalidInput: it cannot be written.
+    """
+    check_new(output)
     part = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
         # As bytes come in no faster than a disk takes them, writing them here holds nothing up.
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             size = await _write(pieces, file)
+        check_new(output)  # somebody may have made it meanwhile
         part.replace(output)
     except OSError as error:
         raise InvalidInput(

@@ -168,9 +168,10 @@ def print_entry(call: Invocation, turn: Json) -> None:
         call.out.line(escape(printable(turn["output"])))
     if turn["error"]:
         call.out.line(f"[red]{escape(turn['error']['code'])}: {escape(short(turn['error']['message'], 500))}[/]")
-    # A copy never had a workflow.
-    where = f"copied from {turn['copied_from']}" if turn["copied_from"] else turn["temporal_url"]
-    call.out.line(f"[dim]{_tokens(turn['usage'])} · {escape(where)}[/]")
+    copied = f"copied from {turn['copied_from']}" if turn["copied_from"] else ""
+    # A copy, an imported turn and one that ended before it began have no workflow.
+    where = copied or turn["temporal_url"]
+    call.out.line(f"[dim]{_tokens(turn['usage'])}{f' · {escape(where)}' if where else ''}[/]")
     call.out.line()
 
 
@@ -185,7 +186,7 @@ def _print_reminder(call: Invocation, memory: Json | None) -> None:
         reason = f"{where}{item['at'][:10]}, score {item['score'] / 1_000_000:.2f}"
         call.out.line(f"[dim]Recalled ({reason}):[/] {escape(short(item['text'], 200))}")
     if memory["changed"]:
-        call.out.line(f"[dim]Changed core memory:[/] {', '.join(memory['changed'])}")
+        call.out.line(f"[dim]Told of changed core memory:[/] {', '.join(memory['changed'])}")
 
 
 def _print_plan(call: Invocation, plan: Json) -> None:

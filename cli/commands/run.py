@@ -123,4 +123,5 @@ def summarize(call: Invocation, turn: Json) -> None:
         if turn["state"] == "running":
             call.out.line(f"    milepost approvals approve {asked['approval_id']}   (or reject)")
     call.out.line(f"  History:  milepost history {turn['session_id']}   (turn {turn['turn_id']})")
-    call.out.line(f"  Temporal: {escape(turn['temporal_url'])}")
+    if turn["temporal_url"]:
+        call.out.line(f"  Temporal: {escape(turn['temporal_url'])}")

@@ -62,7 +62,7 @@ async def send(
     order = Order(text, session, None, None, agent, provider, model, script_text, limits, attach=files)
     order.overrides = override_body(override, stateless=stateless)
     if detach:
-        check_files(files)
+        check_files(call, files)
         async with reach(call, Need.WRITE) as reached:
             await send_files(reached.client, session, files, once=True)
             turn = await begin(reached.client, order)

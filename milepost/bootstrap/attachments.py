@@ -10,6 +10,12 @@ from milepost.services.attachments import AttachmentLimits, AttachmentService
 from milepost.services.contents import Contents
 
 
+def attachment_limits(config: Config) -> AttachmentLimits:
+    """How large files may be."""
+    section = config.settings.attachments
+    return AttachmentLimits(int(section.image_bytes), int(section.document_bytes), section.seconds)
+
+
 def open_attachments(
     config: Config, ledger: Ledger, contents: Contents, clock: Clock, ids: IdSource
 ) -> AttachmentService:
@@ -18,5 +24,4 @@ def open_attachments(
     extractor = ProcessExtractor(
         Limits(section.seconds, int(section.memory), section.pages, section.ocr, section.ocr_languages)
     )
-    limits = AttachmentLimits(int(section.image_bytes), int(section.document_bytes), section.seconds)
-    return AttachmentService(ledger, contents, clock, ids, extractor, limits)
+    return AttachmentService(ledger, contents, clock, ids, extractor, attachment_limits(config))

@@ -119,3 +119,8 @@ class Turn:
     superseded: bool
     retry_of: str | None = None
     copied_from: str | None = None
+
+    @property
+    def has_workflow(self) -> bool:
+        """Whether Temporal may know its workflow: no run ever owned one that was imported, copied or never begun."""
+        return self.claimed_run is not None or not self.state.terminal

@@ -45,6 +45,17 @@ class AttachmentLimits:
     document_bytes: int = MAX_DOCUMENT_BYTES
     seconds: int = EXTRACTION_SECONDS
 
+    def check(self, name: str, size: int, start: bytes, field: str = "file") -> None:
+        """Refuse a file with so many bytes, of which `start` are the first. Raises PayloadTooLarge."""
+        image = _is_image(start[:_START_BYTES])
+        if size > (limit := self.image_bytes if image else self.document_bytes):
+            what = "Images" if image else "Files that are no images"
+            raise PayloadTooLarge(
+                f"The file '{_shown(name)}' is too large. {what} may have {limit:,} bytes.",
+                field=field,
+                fix="Attach a smaller file, or put it into the Workspace.",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
@@ -235,15 +246,7 @@ class AttachmentService:
         async for piece in pieces:
             size += len(piece)
             start = start if len(start) >= _START_BYTES else (start + piece)[:_START_BYTES]
-            image = _is_image(start)
-            limit = self._limits.image_bytes if image else self._limits.document_bytes
-            if size > limit:
-                what = "Images" if image else "Files that are no images"
-                raise PayloadTooLarge(
-                    f"The file '{_shown(name)}' is too large. {what} may have {limit:,} bytes.",
-                    field="file",
-                    fix="Attach a smaller file, or put it into the Workspace.",
-                )
+            self._limits.check(name, size, start)
             yield piece
 
 

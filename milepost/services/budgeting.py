@@ -59,7 +59,7 @@ def reserve(
     for scope, limits in limited.items():
         breach = breach or rules.breach(scope, limits, states[scope], ask.tokens, ask.micros)
     if breach is not None and rules.aborts(ask.budget):
-        return exceeded(breach, ask.agent), []
+        return exceeded(tx, breach, ask.agent, spec.turn_id), []
     states = {scope: rules.with_reserved(state, ask.tokens, ask.micros) for scope, state in states.items()}
     held = Reservation(
         effect_id=spec.effect_id,
@@ -81,9 +81,14 @@ def reserve(
     return None, events
 
 
-def exceeded(breach: rules.Breach, agent: str) -> BudgetExceeded:
+def exceeded(tx: LedgerTx, breach: rules.Breach, agent: str, turn_id: str) -> BudgetExceeded:
     """The error of a call that a budget does not allow."""
     where = {"session": "the Session's limits"}.get(breach.scope, f"agents.{agent}.budget.{breach.scope}")
+    if breach.scope == "turn":
+        requested = tx.turns.get(turn_id).request.options.budget
+        asked = getattr(requested, breach.limit) if requested is not None else None
+        if asked is not None and Decimal(str(asked)) == breach.of:
+            where = "the budget of the turn's request"
     fix = "Set the model's price under `prices`." if breach.unknown_price else f"Raise {where} ({breach.limit})."
     return BudgetExceeded(breach.text, fix=fix)
 
@@ -135,7 +140,7 @@ def _settle(tx: LedgerTx, held: Reservation, usage: Usage, at: int, answered: An
     if answered is not None:
         limited = rules.scopes(answered.ask.budget, held.session_id, held.turn_id, held.agent, at)
         # On the locked rows, since answers of turns that share a limit may come at the same time.
-        _check_tools(answered, limited, before)
+        _check_tools(tx, answered, limited, before, held.turn_id)
         told = _alerts(limited, states, answered.ask, held.turn_id)
     tx.budgets.save(states, at)
     return told
@@ -171,11 +176,13 @@ def _reached(
     return NewEvent(f"{turn_id}/budget/{of_what}/{limit}/{percent}", event, turn_id)
 
 
-def _check_tools(answered: Answered, limited: Mapping[str, Limits], states: Mapping[str, Spending]) -> None:
+def _check_tools(
+    tx: LedgerTx, answered: Answered, limited: Mapping[str, Limits], states: Mapping[str, Spending], turn_id: str
+) -> None:
     if not answered.tool_calls or not rules.aborts(answered.ask.budget):
         return
     for scope, limits in limited.items():
         # A new day or month may have begun since the reservation.
         breach = rules.breach_of_tools(scope, limits, states.get(scope, Spending()), answered.tool_calls)
         if breach is not None:
-            raise exceeded(breach, answered.ask.agent)
+            raise exceeded(tx, breach, answered.ask.agent, turn_id)

@@ -103,6 +103,10 @@ def test_exporting(milepost: Milepost) -> None:
         "bytes": page.stat().st_size,
     }
     assert page.stat().st_mode & 0o777 == 0o600
+    before = page.read_bytes()
+    again = milepost.run("export", session, "--output", str(page), "--json")
+    assert (again.code, again.error()["code"], again.error()["fix"]) == (1, "target_not_empty", "Name a new file.")
+    assert page.read_bytes() == before
     missing = milepost.run("export", "ses_none", "--output", str(milepost.folder / "none.md"))
     assert missing.code == 1
     assert sorted(path.name for path in milepost.folder.iterdir()) == ["milepost.yaml", "out.html"]
@@ -177,6 +181,9 @@ async def test_importing_over_http(stack: Stack, tmp_path: Path) -> None:
     assert made.status_code == 201, made.text
     assert made.headers["location"] == f"/api/v1/sessions/{made.json()['session_id']}"
     assert (await stack.client.post("/api/v1/imports", content=exported)).status_code == 200
+    (old,) = (await stack.client.get(f"/api/v1/sessions/{session}/history")).json()["turns"]
+    (new,) = (await stack.client.get(f"/api/v1/sessions/{made.json()['session_id']}/history")).json()["turns"]
+    assert old["temporal_url"] and (new["temporal_url"], new["links"]["temporal"]) == (None, None)
     # Far over the limit of other bodies, and sent piece by piece.
     lines = [b'{"role": "user", "text": "%s"}\n' % (b"y" * 1_000_000) for _ in range(12)]
 

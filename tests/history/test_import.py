@@ -95,7 +95,9 @@ async def _projections(ledger: Ledger, root: Path, session: str) -> Any:
     """All that can be read of a Session."""
     page = await HistoryService(ledger).page(session, limit=50, superseded=True)
     history = [
-        to_json(entry.turn) | {"agents": to_json(entry.agents), "tools": to_json(entry.tools)} for entry in page.entries
+        # Which run owned it is the instance's own.
+        to_json(entry.turn) | {"claimed_run": None, "agents": to_json(entry.agents), "tools": to_json(entry.tools)}
+        for entry in page.entries
     ]
     hits = []
     for query in ("common", "answer", "long", "quota OR lunch"):

@@ -68,4 +68,4 @@ def test_a_person_sees_and_edits_memory(person: Person) -> None:
     assert kinds == ["block", "block", "block", "entry", "entry", "record"]
     second = person.json("turn", "send", session, "And now?")
     assert second["agents"][0]["memory"]["changed"] == ["team"]
-    assert "Changed core memory: team" in person.run("turn", "show", second["turn_id"])
+    assert "Told of changed core memory: team" in person.run("turn", "show", second["turn_id"])

@@ -128,6 +128,8 @@ async def test_a_turn_has_limits_of_its_own_for_calls_tools_and_cost(
             turn = await play(stack, session, *responses, budget=limits)
             assert turn.error_code == "budget_exceeded", turn
             assert said in (turn.error_message or "")
+            fix = "Raise agents.default.budget.turn (" if limits is None else "Raise the budget of the turn's request ("
+            assert fix in (turn.error_message or "") or (limits and limits.cost)
         assert (await play(stack, session, answer(5, calls=1), answer(5))).state is TurnState.COMPLETED
         slow = {"text": "words " * 40, "delay": 0.2}
         late = await play(stack, session, slow, budget=Limits(seconds=1.5))

@@ -201,7 +201,8 @@ class ExportSource:
 
     def turns(self) -> Iterator[Turn]:
         for record in self._records("turns"):
-            turn = from_json(renamed(record.value, self._checked.ids), Turn)
+            # The run that owned it is none of this instance.
+            turn = replace(from_json(renamed(record.value, self._checked.ids), Turn), claimed_run=None)
             if record.value["turn_id"] not in self._checked.course.ends:
                 # It ended after the export's last event, or not at all.
                 turn = replace(turn, state=TurnState.RUNNING, ended_at=None, error_code=None, error_message=None)
