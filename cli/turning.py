@@ -22,6 +22,7 @@ from cli.questions import NeedsPerson, Questions
 from cli.routes import API, Json
 from milepost.bootstrap.system import UuidIds
 from milepost.domain.errors import AgentUnknown, EnvironmentNotReady, InvalidInput
+from milepost.domain.suggestions import nearest
 
 MAX_INSTANCES = 4
 """How many instances may go away under one turn before the command gives up."""
@@ -96,7 +97,7 @@ def check_order(call: Invocation, order: Order) -> None:
     for agent_id in order.agents or (order.agent or config.default_agent,):
         agent = config.agents.get(agent_id)
         if agent is None:
-            fix = f"Known agents: {', '.join(sorted(config.agents))}."
+            fix = f"{nearest(agent_id, config.agents)}Known agents: {', '.join(sorted(config.agents))}."
             raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=fix)
         gateway.validate(order.provider or agent.provider, order.model or (agent.model if not order.provider else ""))
 

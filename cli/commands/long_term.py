@@ -15,6 +15,9 @@ from milepost.domain.errors import InvalidInput
 
 BASE = f"{API}/memory/namespaces"
 
+_VALUE_FIX = "Write a text as '\"TEXT\"', or use --text."
+_METADATA_FIX = 'Write an object: \'{"team": "docs"}\''
+
 Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Name of a namespace.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of a record.")]
 Expected = Annotated[
@@ -126,8 +129,13 @@ async def put(
     if value is None:
         content: Json = {"type": "text", "text": text}
     else:
-        content = {"type": "json", "value": _json(value, "value")} | ({} if text is None else {"text": text})
-    body = {"content": content, "metadata": {} if metadata is None else _json(metadata, "metadata")}
+        content = {"type": "json", "value": _json(value, "value", _VALUE_FIX)} | (
+            {} if text is None else {"text": text}
+        )
+    body = {
+        "content": content,
+        "metadata": {} if metadata is None else _json(metadata, "metadata", _METADATA_FIX),
+    }
     body |= {"retention_days": retention_days, "expected_version": expected_version}
     async with reach(call, Need.WRITE) as reached:
         kept = await reached.client.put(_record(namespace, key), body)
@@ -169,6 +177,9 @@ async def search(
     body = {"query": query, "mode": mode.value, "limit": limit, "filters": wanted}
     async with reach(call, Need.READ) as reached:
         found = await reached.client.post(f"{_place(namespace)}/search", body)
+        if not found["hits"]:
+            # It has none if it does not exist, either; listing its records tells a misspelled name.
+            await reached.client.get(f"{_place(namespace)}/records", limit=1)
     if call.json:
         call.out.document(found)
         return
@@ -216,7 +227,11 @@ def _place(namespace: str) -> str:
     from urllib.parse import quote
 
     if "/" in namespace or namespace in ("", ".", ".."):
-        raise InvalidInput(f"'{namespace}' cannot be the name of a namespace.", field="namespace")
+        raise InvalidInput(
+            f"'{namespace}' cannot be the name of a namespace.",
+            field="namespace",
+            fix="A name has 1 to 512 bytes without a slash, and is not '.' or '..': team.docs",
+        )
     return f"{BASE}/{quote(namespace, safe='')}"
 
 
@@ -228,13 +243,11 @@ def _record(namespace: str, key: str) -> str:
     return f"{_place(namespace)}/records/{quote(key, safe='')}"
 
 
-def _json(text: str, field: str) -> Any:
+def _json(text: str, field: str, fix: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidInput(
-            f"{short(text, 100)!r} is no JSON ({error}).", field=field, fix="Write a text as '\"TEXT\"', or use --text."
-        ) from error
+        raise InvalidInput(f"{short(text, 100)!r} is no JSON ({error}).", field=field, fix=fix) from error
 
 
 def _filter(text: str) -> tuple[str, Any]:
@@ -243,7 +256,7 @@ def _filter(text: str) -> tuple[str, Any]:
         raise InvalidInput(
             f"{short(text, 100)!r} is no filter.", field="filter", fix="Write NAME=JSON: team='\"docs\"'"
         )
-    return name, _json(value, "filter")
+    return name, _json(value, "filter", f"Write a text in quotes of JSON: --filter {name}='\"TEXT\"'")
 
 
 def _text(record: Json) -> str:

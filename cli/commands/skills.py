@@ -9,6 +9,7 @@ import typer
 from cli.invocation import Invocation, command
 from cli.routes import API
 from milepost.domain.errors import InvalidInput
+from milepost.domain.suggestions import nearest
 
 SkillName = Annotated[str, typer.Argument(metavar="SKILL", help="Id of the skill.")]
 Chosen = Annotated[list[str] | None, typer.Argument(metavar="SKILL...", help="Ids of the skills it shall have.")]
@@ -49,9 +50,11 @@ def list_skills(call: Invocation) -> None:
 
 def show(call: Invocation, skill: SkillName) -> None:
     """Print the text that an agent gets."""
-    found = call.config.skills.skills.get(skill)
+    known = call.config.skills.skills
+    found = known.get(skill)
     if found is None:
-        raise InvalidInput(f"There is no skill '{skill[:80]}'.", field="skill", fix="See: milepost skills list")
+        fix = f"{nearest(skill, known)}See: milepost skills list"
+        raise InvalidInput(f"There is no skill '{skill[:80]}'.", field="skill", fix=fix)
     if call.json:
         call.out.document({"skill_id": found.skill_id, "description": found.description, "text": found.text})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from milepost.bootstrap.extensions import Extensions
 from milepost.bootstrap.ownership import foreign_packages
 from milepost.bootstrap.snapshots import open_snapshots
 from milepost.config.loading import Config
+from milepost.domain.agents import AgentConfig
 from milepost.domain.checkpoints import CheckpointPolicy
 from milepost.domain.errors import SnapshotFailed, StorageUnavailable, TemporalUnavailable
 from milepost.domain.providers import Route
@@ -40,7 +41,7 @@ class TemporalPart:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the checks look at."""
+    """What the checks look at. `agents` are those of now, which may be others than the configuration had at first."""
 
     config: Config
     root: DataRoot
@@ -50,6 +51,7 @@ class Parts:
     sandboxes: SandboxProvider | None
     temporal: TemporalPart
     extensions: Extensions
+    agents: Mapping[str, AgentConfig]
 
 
 def functions(parts: Parts) -> dict[str, CheckFunction]:
@@ -69,7 +71,7 @@ def functions(parts: Parts) -> dict[str, CheckFunction]:
         found[f"tool:{name}"] = partial(_tool, parts, name)
     for name in parts.config.hooks:
         found[f"hook:{name}"] = partial(_hook, parts, name)
-    for agent in parts.config.agents.values():
+    for agent in list(parts.agents.values()):
         for number, route in enumerate((Route(agent.provider, agent.model), *agent.fallbacks)):
             name = f"model:{agent.agent_id}" + (f":fallback-{number}" if number else "")
             found[name] = partial(_model, parts, name, route.provider, route.model)

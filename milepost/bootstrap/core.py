@@ -112,7 +112,15 @@ class Core:
         turns = TurnService(self.ledger, self.contents, self.clock, self.ids, agents, self.gateway.validate, read)
         checkpoints = CheckpointService(self.ledger, self.clock, self.checkpoints, agents)
         parts = checks.Parts(
-            self.config, self.root, self.ledger, self.clock, self.gateway, self.sandboxes, temporal, self.extensions
+            self.config,
+            self.root,
+            self.ledger,
+            self.clock,
+            self.gateway,
+            self.sandboxes,
+            temporal,
+            self.extensions,
+            agents,
         )
         return Services(
             sessions=sessions,
@@ -158,7 +166,7 @@ class Core:
             ),
             agent_settings=AgentFile(self.config.path, self.agents.refresh),
             models=ModelService(self.gateway, self.config.providers, agents, self.ids),
-            health=HealthService(checks.functions(parts), READY_PARTS),
+            health=HealthService(lambda: checks.functions(parts), READY_PARTS),
             temporal_ui=temporal.ui,
             temporal_namespace=temporal.namespace,
             release=release(),

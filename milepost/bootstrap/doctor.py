@@ -89,5 +89,5 @@ async def _without_ledger(
         sandboxes = await stack.enter_async_context(open_sandboxes(config, root, "doctor"))
         extensions = await stack.enter_async_context(open_extensions(config))
         ledger = _BrokenLedger(reason)
-        parts = checks.Parts(config, root, ledger, SystemClock(), gateway, sandboxes, part, extensions)
-        return await HealthService(checks.functions(parts), frozenset()).doctor()
+        parts = checks.Parts(config, root, ledger, SystemClock(), gateway, sandboxes, part, extensions, config.agents)
+        return await HealthService(lambda: checks.functions(parts), frozenset()).doctor()

@@ -25,19 +25,19 @@ CheckFunction = Callable[[], Awaitable[Check]]
 
 
 class HealthService:
-    """Runs named checks at the same time, each with a time limit."""
+    """Runs named checks at the same time, each with a time limit. `checks` tells which there are now."""
 
-    def __init__(self, checks: Mapping[str, CheckFunction], ready: frozenset[str]) -> None:
+    def __init__(self, checks: Callable[[], Mapping[str, CheckFunction]], ready: frozenset[str]) -> None:
         self._checks = checks
         self._ready = ready
 
     async def doctor(self) -> list[Check]:
         """All checks, in their order."""
-        return list(await asyncio.gather(*(self._run(name, check) for name, check in self._checks.items())))
+        return list(await asyncio.gather(*(self._run(name, check) for name, check in self._checks().items())))
 
     async def ready(self) -> list[Check]:
         """Only the parts without which no turn can run."""
-        chosen = {name: check for name, check in self._checks.items() if name in self._ready}
+        chosen = {name: check for name, check in self._checks().items() if name in self._ready}
         return list(await asyncio.gather(*(self._run(name, check) for name, check in chosen.items())))
 
     async def _run(self, name: str, check: CheckFunction) -> Check:

@@ -10,6 +10,7 @@ from milepost.domain.agents import AgentConfig
 from milepost.domain.errors import AgentIsStopped, AgentUnknown, TurnNotRunning
 from milepost.domain.events import StreamKind
 from milepost.domain.lives import AgentLifeChanged, AgentState, AgentStop
+from milepost.domain.suggestions import nearest
 from milepost.domain.turns import Turn
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock, IdSource
@@ -102,8 +103,8 @@ class AgentService:
 
     def _require(self, agent: str) -> None:
         if agent not in self._agents:
-            known = ", ".join(sorted(self._agents))
-            raise AgentUnknown(f"There is no agent '{agent}'.", field="agent", fix=f"Known agents: {known}.")
+            known, meant = ", ".join(sorted(self._agents)), nearest(agent, self._agents)
+            raise AgentUnknown(f"There is no agent '{agent}'.", field="agent", fix=f"{meant}Known agents: {known}.")
 
 
 def require_started(tx: LedgerTx, agent: str) -> None:

@@ -14,6 +14,7 @@ from milepost.domain.events import SessionClosed as SessionClosedEvent
 from milepost.domain.events import SessionOpened, SessionReopened, StreamKind
 from milepost.domain.forks import ForkState
 from milepost.domain.sessions import Session, SessionMode, SessionStatus, Workspace
+from milepost.domain.suggestions import nearest
 from milepost.domain.teams import AgentRole
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock, IdSource
@@ -137,8 +138,10 @@ class SessionService:
     def _check_agents(self, agents: Sequence[str]) -> None:
         for agent in agents:
             if agent not in self._agents:
-                known = ", ".join(sorted(self._agents))
-                raise AgentUnknown(f"There is no agent '{agent}'.", field="agents", fix=f"Known agents: {known}.")
+                known, meant = ", ".join(sorted(self._agents)), nearest(agent, self._agents)
+                raise AgentUnknown(
+                    f"There is no agent '{agent}'.", field="agents", fix=f"{meant}Known agents: {known}."
+                )
 
     async def get(self, session_id: str) -> Session:
         """Raises SessionNotFound."""

@@ -24,6 +24,7 @@ from milepost.domain.errors import (
 )
 from milepost.domain.events import StopRequested, StreamKind, TurnBegun, TurnStopped
 from milepost.domain.sessions import Session
+from milepost.domain.suggestions import nearest
 from milepost.domain.turns import Overrides, Turn, TurnOptions, TurnRequest, TurnState, TurnStatus
 from milepost.domain.usage import Usage
 from milepost.engine.casting import cast
@@ -258,8 +259,10 @@ class TurnService:
         named = (options.agent,) if options.agent else agents
         for agent_id in named:
             if agent_id not in self._agents:
-                known = ", ".join(sorted(self._agents))
-                raise AgentUnknown(f"There is no agent '{agent_id}'.", field="agent", fix=f"Known agents: {known}.")
+                known, meant = ", ".join(sorted(self._agents)), nearest(agent_id, self._agents)
+                raise AgentUnknown(
+                    f"There is no agent '{agent_id}'.", field="agent", fix=f"{meant}Known agents: {known}."
+                )
         configs = [role.config for role in cast(self._agents, named)]
         routes = [(options.provider or each.provider, options.model or each.model) for each in configs]
         return list(dict.fromkeys(routes))

@@ -361,7 +361,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         skills=SkillService(ledger, clock, ids, read_skills([]).skills),
         agent_settings=AgentFile(root / "milepost.yaml"),
         models=ModelService(Gateway(SCRIPTED, NoSecrets()), SCRIPTED, agents, ids),
-        health=HealthService({name: check(name) for name in checks}, frozenset({"ledger"})),
+        health=HealthService(lambda: {name: check(name) for name in checks}, frozenset({"ledger"})),
         temporal_ui="http://127.0.0.1:8233",
         temporal_namespace="default",
         release="0.1.0",

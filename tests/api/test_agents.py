@@ -33,6 +33,8 @@ async def test_an_agent_is_stopped_and_started(stack: Stack) -> None:
     assert (started["state"], started["stopped_at"]) == ("idle", None)
     assert (await stack.post(f"/api/v1/sessions/{session}/turns", {"text": "two"})).status_code == 202
     assert (await stack.post("/api/v1/agents/nobody/stop", {})).status_code == 404
+    misspelled = await stack.post(f"/api/v1/agents/{AGENT}x/stop", {})
+    assert misspelled.json()["fix"].startswith(f"Did you mean '{AGENT}'? Known agents: ")
 
 
 async def test_consolidations_are_listed_and_decided(stack: Stack) -> None:

@@ -193,3 +193,22 @@ def test_doctor_tells_everything_also_when_parts_are_broken(milepost: Milepost, 
     assert list(found) == ["configuration"]
     assert found["configuration"]["fix"] == "Did you mean 'port'?"
     assert "FAIL configuration" in milepost.run("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fix"),
+    [
+        (["memory", "put", "a/b", "x", "1"], "invalid_input", "without a slash"),
+        (["memory", "search", "support", "x", "--filter", "team=docs"], "invalid_input", "--filter team='"),
+        (["memory", "search", "missing", "x"], "namespace_not_found", None),
+        (["skills", "show", "debuging"], "invalid_input", "Did you mean 'debugging'?"),
+        (["session", "new", "--agent", "defualt"], "agent_unknown", "Did you mean 'default'? Known agents: default."),
+    ],
+)
+def test_what_cannot_be_meant_is_told_with_what_to_write(
+    milepost: Milepost, arguments: list[str], code: str, fix: str | None
+) -> None:
+    milepost.configure("")
+    found = milepost.run(*arguments, "--json").error()
+    assert found["code"] == code
+    assert fix is None or fix in found["fix"]

@@ -318,7 +318,7 @@ async def test_doctor_tells_which_embedder_is_in_use(tmp_path: Path, monkeypatch
     path.write_text("")
     check = await embeddings_check(load_config(path))
     assert check.ok and check.detail.startswith("'lexical' is used: lexical-hash/1 (64 dimensions).")
-    assert "pip install 'milepost[onnx]'" in check.detail
+    assert f"{sys.executable} -m pip install 'milepost[onnx]'" in check.detail
     path.write_text("embeddings: {default: minilm}")
     check = await embeddings_check(load_config(path))
     assert not check.ok and "not installed: onnxruntime" in check.detail and "milepost[onnx]" in str(check.fix)

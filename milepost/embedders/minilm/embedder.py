@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from importlib import resources
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ MAX_TOKENS = 256
 MAX_CHARACTERS = 8192
 """Of a text that are looked at; what 256 tokens are made of lies far within."""
 
-INSTALL = "Install the extra: pip install 'milepost[onnx]'"
+INSTALL = f"Install the extra: {sys.executable} -m pip install 'milepost[onnx]'"
 
 _UNK, _CLS, _SEP = 100, 101, 102
 _SPECIALS = {0: "[PAD]", _UNK: "[UNK]", _CLS: "[CLS]", _SEP: "[SEP]", 103: "[MASK]"}
