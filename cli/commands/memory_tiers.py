@@ -15,9 +15,11 @@ from cli.failures import Exit
 from cli.invocation import Invocation, command
 from cli.output import counted, printable, short
 from cli.routes import API, Json
-from milepost.domain.errors import InvalidInput
+from milepost.domain.errors import InvalidInput, TargetNotEmpty
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from cli.client import ApiClient
 
 REBUILD_SECONDS = 1800
@@ -32,6 +34,7 @@ Agent = Annotated[
 ]
 Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; kept with the version.")]
 SHARED = "shared"
+NOTHING = "Nothing was found."
 
 
 def register(group: typer.Typer) -> None:
@@ -75,6 +78,7 @@ async def show(call: Invocation, session: SessionId) -> None:
     for task in found["waiting"]:
         why = f": {task['error']}" if task["error"] else ""
         call.out.note(f"Still to be done: {task['kind']} {task['subject']}{why}")
+    _tell_rebuild(call, session, found)
 
 
 async def blocks(call: Invocation, session: SessionOrShared, agent: Agent = None) -> None:
@@ -85,6 +89,9 @@ async def blocks(call: Invocation, session: SessionOrShared, agent: Agent = None
 
     async with reach(call, Need.READ) as reached:
         found = await reached.client.get(f"{await _place(reached.client, session, agent)}")
+        memory = (
+            None if session == SHARED or call.json else await reached.client.get(f"{API}/sessions/{session}/memory")
+        )
     if call.json:
         call.out.document(found)
         return
@@ -94,6 +101,8 @@ async def blocks(call: Invocation, session: SessionOrShared, agent: Agent = None
         call.out.line(f"[bold]{block['label']}[/] [dim]{size}{marks}[/]")
         if block["value"]:
             call.out.line(escape(printable(block["value"])))
+    if memory is not None:
+        _tell_rebuild(call, session, memory)
 
 
 async def show_block(call: Invocation, session: SessionOrShared, label: Label, agent: Agent = None) -> None:
@@ -116,11 +125,12 @@ async def show_block(call: Invocation, session: SessionOrShared, label: Label, a
             version["written_at"],
             version["by"],
             "superseded" if version["superseded"] else "",
-            version["note"] or short(version["value"], 80),
+            short(version["value"], 80),
+            short(version["note"], 80),
         ]
         for version in found["versions"]
     ]
-    call.out.table(["VERSION", "WRITTEN", "BY", "", "TEXT"], rows)
+    call.out.table(["VERSION", "WRITTEN", "BY", "", "TEXT", "NOTE"], rows)
 
 
 async def set_block(
@@ -185,6 +195,8 @@ async def log(
     for entry in found[:limit]:
         old = " [yellow]superseded[/]" if entry["superseded"] else ""
         call.out.line(f"[dim]{entry['at']} {escape(entry['speaker'])}[/]{old} {escape(short(entry['text'], 500))}")
+    if not found:
+        call.out.note(NOTHING)
     if len(found) > limit:
         call.out.note(f"There are more: --limit {limit * 2}, or name a time.")
 
@@ -203,6 +215,9 @@ async def records(
         found = await reached.client.pages(path, "records", limit + 1)
     if call.json:
         call.out.document({"session_id": session, "records": found[:limit], "truncated": len(found) > limit})
+        return
+    if not found:
+        call.out.note(NOTHING)
         return
     rows = [
         [record["id"], record["at"][:19], record["kind"], record["embedding"], short(record["text"], 100)]
@@ -237,6 +252,8 @@ async def recall(
         call.out.line(f"[bold]{item['score'] / 1_000_000:.2f}[/] {item['id']} [dim]{where}{item['at'][:19]}[/]")
         call.out.line(f"  {escape(short(item['text'], 300))}")
         call.out.line(f"  [dim]{escape(item['reason'])}[/]")
+    if not found["items"]:
+        call.out.note(NOTHING)
     if found["problem"]:
         call.out.note(found["problem"])
     elif found["incomplete"]:
@@ -297,9 +314,7 @@ async def export(
                 sys.stdout.buffer.write(piece)
             sys.stdout.flush()
             return
-        with await asyncio.to_thread(output.open, "xb") as file:
-            async for piece in pieces:
-                await asyncio.to_thread(file.write, piece)
+        await _write_new(output.expanduser(), pieces)
     call.out.note(f"Written to {output}.")
 
 
@@ -324,6 +339,34 @@ async def rebuild(call: Invocation, session: SessionId) -> Exit:
         total = sum(owner["records"] for owner in found["owners"])
         call.out.line(f"Rebuilt: {counted(total, 'record')} of {counted(len(found['owners']), 'agent')}.")
     return Exit.FAILED if waits else Exit.OK
+
+
+def _tell_rebuild(call: Invocation, session: str, memory: Json) -> None:
+    """As after a restore: what is shown is not what the Session's memory will be."""
+    if any(task["kind"] == "rebuild" for task in memory["waiting"]):
+        text = f"This memory will be rebuilt when a worker runs; now: milepost memory rebuild {session}"
+        call.out.note(text, style="yellow")
+
+
+async def _write_new(output: Path, pieces: AsyncGenerator[bytes, None]) -> None:
+    """Write a file that is not there yet. Raises TargetNotEmpty, InvalidInput (it cannot be written)."""
+    made = False
+    try:
+        with await asyncio.to_thread(output.open, "xb") as file:
+            made = True
+            async for piece in pieces:
+                await asyncio.to_thread(file.write, piece)
+        made = False
+    except FileExistsError as error:
+        raise TargetNotEmpty(f"The file {output} exists already.", field="output", fix="Name a new file.") from error
+    except OSError as error:
+        raise InvalidInput(
+            f"{output} cannot be written: {error.strerror or error}.", field="output", fix="Name another file."
+        ) from error
+    finally:
+        if made:
+            # Part of an export looks like a whole one. Not in a thread, whose end a cancellation would not wait for.
+            output.unlink(missing_ok=True)  # noqa: ASYNC240
 
 
 def _told(call: Invocation, label: str, version: Json) -> None:

@@ -23,7 +23,10 @@ MAX_FACTS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A row that was found. Scores are millionths; `through` is a superseded record whose score it took over."""
+    """A row that was found. Scores are millionths; `through` is a superseded record whose score it took over.
+
+    `own_words` and `beside_words`: whether terms of the query are in the record, and in those whose terms count for it.
+    """
 
     id: str
     score: int
@@ -31,6 +34,8 @@ class Hit:
     meaning: int
     context: int
     through: str | None
+    own_words: bool = True
+    beside_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,8 @@ class RecallIndex:
             self._hide_shown(scores, layout, query)
             missing = len(layout) - self._count_embedded(layout)
             best = self._best(scores, query)
-            items = tuple(self._hit(place, scores, own, words, layout, through) for place in best)
+            found = self._terms.present(query.terms, layout)
+            items = tuple(self._hit(place, scores, own, words, layout, through, found) for place in best)
             return Hits(items, len(layout), missing)
 
     def _visible(self, exclude: frozenset[str]) -> Layout:
@@ -253,6 +259,7 @@ class RecallIndex:
         words: Floats,
         layout: Layout,
         through: dict[int, str],
+        found: tuple[Floats, Floats],
     ) -> Hit:
         older = through.get(place)
         source = place if older is None else layout.place(self._row[older])
@@ -262,7 +269,8 @@ class RecallIndex:
         by_words = round(shown * float(words[source]))
         by_meaning = round(shown * float(own[source] - words[source]))
         rest = max(0, score - by_words - by_meaning)
-        return Hit(self._ids[int(layout.rows[place])], score, by_words, by_meaning, rest, older)
+        in_own, beside = (bool(part[source] > 0) for part in found)
+        return Hit(self._ids[int(layout.rows[place])], score, by_words, by_meaning, rest, older, in_own, beside)
 
     # --- comparing --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,9 @@ from milepost.engine.lexical import K1, B, inverse_frequency
 from milepost.engine.recall import Weights
 from milepost.memory.recall_layout import Floats, Layout
 
+BESIDE = (1, 2, -1)
+"""The neighbors whose terms count for a record: the one before, the one before that, the one after."""
+
 
 class TermIndex:
     """Terms of rows; rows are numbered from 0 and only ever added. Not safe for threads: callers hold a lock."""
@@ -34,7 +37,7 @@ class TermIndex:
         """BM25 of each visible row, over counts that include a share of its neighbors' (see `engine.recall`)."""
         import numpy as np
 
-        shares = ((1, weights.term_before), (2, weights.term_second_before), (-1, weights.term_after))
+        shares = tuple(zip(BESIDE, (weights.term_before, weights.term_second_before, weights.term_after), strict=True))
         own = np.frombuffer(self._lengths, dtype=np.float32)[layout.rows]
         lengths = own + sum(share * layout.shifted(own, distance) for distance, share in shares)
         average = float(lengths.mean()) if len(lengths) else 0.0
@@ -53,3 +56,13 @@ class TermIndex:
             weight = inverse_frequency(max(len(own), weights.least_records), len(places)) * (K1 + 1)
             scores += weight * counted / (counted + norm)
         return scores
+
+    def present(self, query: Iterable[str], layout: Layout) -> tuple[Floats, Floats]:
+        """Above 0 for each visible row that has a term of the query, and for each with such a row beside it."""
+        import numpy as np
+
+        own = np.zeros(len(layout), dtype=np.float32)
+        for term in set(query) & self._postings.keys():
+            own[layout.places(*self._postings[term])[0]] = 1.0
+        beside: Floats = sum((layout.shifted(own, distance) for distance in BESIDE), np.zeros_like(own))
+        return own, beside

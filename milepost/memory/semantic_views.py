@@ -99,13 +99,20 @@ def recalled(hit: Hit, item: StoredRecord, exclude: Collection[str]) -> Recalled
 
 
 def _reason(hit: Hit, record: MemoryRecord, place: Source) -> str:
-    parts = {"its words": hit.words, "its meaning": hit.meaning, "what was said around it": hit.context}
+    parts = {_whose_words(hit): hit.words, "its meaning": hit.meaning, "what was said around it": hit.context}
     why = [f"{name} ({part / MILLIONTHS:.2f})" for name, part in sorted(parts.items(), key=_largest) if part >= 5000]
     who = f" by {record.speaker}" if record.speaker else ""
     where = f" in turn {place.turn_number}" if place.turn_number else ""
     day = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=place.at)).strftime("%Y-%m-%d")
     through = "; it replaces an older record that fits" if hit.through else ""
     return f"Score {hit.score / MILLIONTHS:.2f}: {', '.join(why)}; said{who}{where} on {day}{through}."
+
+
+def _whose_words(hit: Hit) -> str:
+    """The words of neighbors count for a record too, so it may have none of the query itself."""
+    if not hit.own_words:
+        return "words of the records beside it"
+    return "its words and those of the records beside it" if hit.beside_words else "its words"
 
 
 def _largest(item: tuple[str, int]) -> int:

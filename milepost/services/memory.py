@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from milepost.domain.agents import AgentConfig
-from milepost.domain.errors import AgentUnknown, BlockNotFound, RecordNotFound
+from milepost.domain.errors import AgentUnknown, BlockNotFound, InvalidInput, RecordNotFound
 from milepost.domain.memory import (
     DEFAULT_MIN_SCORE,
     MAX_BLOCK_LIMIT,
@@ -142,6 +142,8 @@ class MemoryService:
         limit: int = PAGE,
     ) -> list[Dated]:
         """Entries with `start` <= at < `end`, oldest first. Raises what `blocks` does."""
+        if start is not None and end is not None and start > end:
+            raise InvalidInput("'from' is after 'to'.", field="from", fix="Name the earlier time first.")
         scope = await self._scope(session_id, owner)
         hidden = await self._superseded(session_id)
         first, last = ALWAYS[0] if start is None else start, ALWAYS[1] if end is None else end

@@ -119,6 +119,9 @@ async def test_the_log_is_read_in_pages_and_by_time(stack: Stack, session: str) 
     page = await ok(await stack.client.get(url(session, "/log"), params=bounds))
     assert [(entry["at"], entry["text"]) for entry in page["entries"]] == [("1970-01-03T00:00:00.000000Z", "word 2")]
     await refused(await stack.client.get(url(session, "/log"), params={"from": "1970-01-03"}), 422, "invalid_input")
+    reverse = {"from": "1970-01-04T00:00:00Z", "to": "1970-01-03T00:00:00Z"}
+    told = await refused(await stack.client.get(url(session, "/log"), params=reverse), 422, "invalid_input")
+    assert "'from' is after 'to'" in json.dumps(told)
     await refused(await stack.client.get(url(session, "/log"), params={"cursor": "x"}), 422, "invalid_input")
 
 

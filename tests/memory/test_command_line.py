@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def person(milepost: Milepost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pers
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_person_sees_and_edits_memory(person: Person) -> None:
+def test_a_person_sees_and_edits_memory(person: Person, tmp_path: Path) -> None:
     document = person.json("run", "The cat is called Mia.")
     session = document["session_id"]
     assert document["agents"][0]["memory"]["blocks"][0]["label"] == "persona"
@@ -55,9 +56,14 @@ def test_a_person_sees_and_edits_memory(person: Person) -> None:
     person.run("memory", "block", "revert", session, "human", "--to", "0")
     history = person.run("memory", "block", "show", session, "human")
     assert "reverted to version 0" in history and "(empty)" in history
+    head, _, first = [line for line in history.splitlines() if "TEXT" in line or " person:" in line]
+    assert head.split()[-2:] == ["TEXT", "NOTE"] and first.endswith("Name: Kim.")
     assert "Known to all." in person.run("memory", "block", "show", "shared", "team")
     assert "user" in person.run("memory", "log", session, "--from", "2020-01-01")
-    assert person.run("memory", "log", session, "--to", "2020-01-01") == ""
+    assert person.run("memory", "log", session, "--to", "2020-01-01") == "Nothing was found.\n"
+    reverse = person.run("memory", "log", session, "--from", "2021-01-01", "--to", "2020-01-01", code=2)
+    assert "'from' is after 'to'" in reverse
+    assert "Nothing was found." in person.run("memory", "recall", session, "zeppelin", "--min-score", "1")
     found = person.json("memory", "recall", session, "Which cat?")["items"]
     assert found[0]["text"] == "The cat is called Mia."
     person.run("memory", "forget", session, found[0]["id"])
@@ -66,6 +72,19 @@ def test_a_person_sees_and_edits_memory(person: Person) -> None:
     lines = [json.loads(line) for line in person.run("memory", "export", session).splitlines()]
     kinds = [line["type"] for line in lines]
     assert kinds == ["block", "block", "block", "entry", "entry", "record"]
+    file = tmp_path / "memory.jsonl"
+    person.run("memory", "export", session, "--output", str(file))
+    written = file.read_bytes()
+    assert len(written.splitlines()) == len(lines)
+    again = person.run("memory", "export", session, "--output", str(file), code=1)
+    assert again == f"Error: The file {file} exists already. Name a new file.\n"
+    done = CliRunner().invoke(commands, ["memory", "export", session, "--output", str(file), "--json"])
+    assert json.loads(done.stderr)["error"]["code"] == "target_not_empty"
+    assert file.read_bytes() == written
+    assert "cannot be written" in person.run("memory", "export", session, "-o", str(tmp_path / "no" / "x"), code=2)
+    fresh = tmp_path / "none.jsonl"
+    person.run("memory", "export", "ses_none", "--agent", "default", "-o", str(fresh), code=1)
+    assert not fresh.exists()
     second = person.json("turn", "send", session, "And now?")
     assert second["agents"][0]["memory"]["changed"] == ["team"]
     assert "Told of changed core memory: team" in person.run("turn", "show", second["turn_id"])

@@ -77,6 +77,12 @@ async def test_what_was_said_is_found_with_its_reasons(opened: Opened) -> None:
     assert abs(sum(best.parts.values()) - best.score) <= 2
     assert best.reason.startswith(f"Score {best.score / 1e6:.2f}: its ")
     assert best.reason.endswith("said by Ben in turn 2 on 1970-01-01.")
+    # Words of neighbors count for a record; the reason does not call them its own.
+    why = {item.id: item.reason for item in (await memory.search(ANN, "lake dawn", min_score=1)).items}
+    assert ": its words (" in why["e3"] or ", its words (" in why["e3"]
+    assert "words of the records beside it (" in why["e2"] and "its words" not in why["e2"]
+    both = {item.id: item.reason for item in (await memory.search(ANN, "play", min_score=1)).items}
+    assert "its words and those of the records beside it (" in both["e2"]
     assert await found(memory, ANN, "lake dawn") == ["e3", "e2", "e1"]  # a caption
     assert (await found(memory, ANN, "What did Ann say on 1 January, 1970?"))[0] in ("e1", "e3")
     assert (await memory.get(ANN, "e2")).sources[0].effect_id == "eff_2"
