@@ -13,7 +13,7 @@ from milepost.domain.budgets import Spending
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectState
 from milepost.domain.errors import LedgerCorrupt
-from milepost.domain.events import TERMINAL_TURN_EVENTS, Event, ModelCalled, ToolFinished
+from milepost.domain.events import LATE_EVENTS, TERMINAL_TURN_EVENTS, Event, ModelCalled, ToolFinished
 from milepost.domain.messages import FinishReason, Message, UserMessage
 from milepost.domain.turns import Turn, TurnState
 from milepost.domain.usage import Usage
@@ -172,8 +172,9 @@ def _end_faults(found: Evidence) -> list[Fault]:
     told = []
     if found.turn.state is not TurnState.COMPLETED:
         told.append(Fault(Kind.TURN, f"the turn is {found.turn.state}: {found.turn.error_message}"))
-    terminal = [index for index, event in enumerate(found.events) if isinstance(event, TERMINAL_TURN_EVENTS)]
-    if terminal != [len(found.events) - 1]:
+    events = [event for event in found.events if not isinstance(event, LATE_EVENTS)]
+    terminal = [index for index, event in enumerate(events) if isinstance(event, TERMINAL_TURN_EVENTS)]
+    if terminal != [len(events) - 1]:
         types = [event.TYPE for event in found.events]
         told.append(Fault(Kind.TERMINAL, f"terminal events at {terminal}, not one at the end of {types}"))
     ending = {cls.TYPE for cls in TERMINAL_TURN_EVENTS}
@@ -242,7 +243,8 @@ def comparable(entry: HistoryEntry, uncertain: set[str]) -> dict[str, Any]:
     """A History entry without what differs between any two runs, or tells of a lost attempt.
 
     Left out are: ids (turn, Session, workflow, run; effect and call of each tool card), the turn's number, times, the
-    numbers of calls and retries, whether usage is complete, and the script; of a call with an unknown outcome its end.
+    numbers of calls and retries, whether usage is complete, and the script; of a call with an unknown outcome its end;
+    what the agent was reminded of, which names the turn, and whether memory has the turn yet.
     """
     value: dict[str, Any] = to_json(entry)
     for name in _TURN:
@@ -251,7 +253,7 @@ def comparable(entry: HistoryEntry, uncertain: set[str]) -> dict[str, Any]:
         value["turn"].pop(name, None)
     del value["turn"]["usage"]["complete"]
     for agent in value["agents"]:
-        del agent["calls"], agent["retries"], agent["usage"]["complete"]
+        del agent["calls"], agent["retries"], agent["usage"]["complete"], agent["reminder"], agent["written"]
     for position, card in zip(plan.TOOLS, value["tools"], strict=False):
         del card["effect_id"], card["call_id"], card["arguments"]
         if position in uncertain:

@@ -21,7 +21,7 @@ from typing import Any
 
 from milepost.domain.effects import Effect, EffectState
 from milepost.domain.errors import LedgerCorrupt, MilepostError
-from milepost.domain.events import TERMINAL_TURN_EVENTS, EffectReconciled, HookDecided, ToolFinished
+from milepost.domain.events import LATE_EVENTS, TERMINAL_TURN_EVENTS, EffectReconciled, HookDecided, ToolFinished
 from milepost.domain.turns import TurnState
 from milepost.ledger.chain import StoredEvent, verify_chain
 from milepost.ledger.codec import decode_event
@@ -178,9 +178,8 @@ class Found:
         events = [decode_event(item.type, item.version, item.payload) for item in self.stored]
         if self.state is not TurnState.COMPLETED:
             self.faults.append(f"the turn is {self.state}")
-        if [index for index, event in enumerate(events) if isinstance(event, TERMINAL_TURN_EVENTS)] != [
-            len(events) - 1
-        ]:
+        early = [event for event in events if not isinstance(event, LATE_EVENTS)]
+        if [index for index, event in enumerate(early) if isinstance(event, TERMINAL_TURN_EVENTS)] != [len(early) - 1]:
             self.faults.append("there is not one terminal event at the end")
         try:
             verify_chain(self.stored)

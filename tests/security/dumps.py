@@ -9,6 +9,10 @@ import asyncpg
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 
+from milepost.domain.effects import Effect
+from milepost.ports.ledger import LedgerTx
+from milepost.storage import open_ledger, open_notifier
+from milepost.storage.blob_files import BlobFile, blob_files
 from tests.support.postgres_server import run_apart
 
 MAX_WORKFLOWS = 100
@@ -39,6 +43,45 @@ async def _rows(url: str) -> dict[str, bytes]:
         return found
     finally:
         await connection.close()
+
+
+def unpacked(url: str, blobs: Path) -> dict[str, bytes]:
+    """What the ledger and its blobs say, which on disk is compressed: in it a secret could hide from every search."""
+    found = {f"blobs, plain: {blob.digest}": _plain(blob) for blob in blob_files(blobs)}
+    return found | run_apart(_said(url))
+
+
+def _plain(blob: BlobFile) -> bytes:
+    with blob.opened() as reader:
+        return b"".join(reader.pieces(1024 * 1024))
+
+
+async def _said(url: str) -> dict[str, bytes]:
+    notifier = await open_notifier(url)
+    ledger = await open_ledger(url, notifier)
+
+    def body(tx: LedgerTx) -> dict[str, bytes]:
+        sessions = [session.session_id for session in tx.sessions.page(status=None, before=None, limit=200)]
+        streams = [*sessions, f"instance/{ledger.instance_id}"]
+        events = [item for stream in streams for item in tx.events.read(stream, limit=100_000)]
+        effects = [effect for session in sessions for effect in _effects(tx, session)]
+        turns = [turn for session in sessions for turn in tx.turns.page(session, before_number=None, limit=200)]
+        return {
+            "ledger: events": b"\n".join(item.payload for item in events),
+            "ledger: effects": "\n".join(map(repr, effects)).encode("utf-8", "surrogatepass"),
+            "ledger: results": b"\n".join(effect.result or b"" for effect in effects),
+            "ledger: turns": "\n".join(map(repr, turns)).encode("utf-8", "surrogatepass"),
+        }
+
+    try:
+        return await ledger.read(body)
+    finally:
+        await ledger.close()
+        await notifier.close()
+
+
+def _effects(tx: LedgerTx, session_id: str) -> list[Effect]:
+    return tx.effects.page(session_id, turn_id=None, state=None, limit=10_000)
 
 
 def _cell(value: Any) -> bytes:

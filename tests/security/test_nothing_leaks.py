@@ -19,7 +19,7 @@ import pytest
 from milepost.temporal.client import TemporalAddress, connect
 from tests.cli.conftest import SECONDS, Milepost, running
 from tests.security.canaries import canary, leaks
-from tests.security.dumps import files, histories, postgres_rows
+from tests.security.dumps import files, histories, postgres_rows, unpacked
 from tests.security.instances import Instance
 from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.peer import Peer, Request
@@ -187,6 +187,8 @@ def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.
     watched.collected.update(files(watched.milepost.folder, without=frozenset({"header", "tool"})))
     if watched.database is not None:
         watched.collected.update(postgres_rows(watched.database))
+    home = watched.milepost.home
+    watched.collected.update(unpacked(watched.database or f"sqlite:///{home / 'milepost.db'}", home / "blobs"))
     _look_around(watched)
     found = leaks(watched.collected, watched.canaries)
     assert not found, "\n".join(found)
@@ -356,15 +358,15 @@ def _run_commands(watched: Watched, session: str) -> None:
 def _look_around(watched: Watched) -> None:
     """That all the places are among what was collected, with what is expected there."""
     collected = watched.collected
-    ledger = collected["milepost.db"] if watched.database is None else collected["table events"]
-    for place in (ledger, collected["history"], collected["frames of answered"]):
+    assert collected["milepost.db"] if watched.database is None else collected["table events"]
+    for place in (collected["ledger: events"], collected["history"], collected["frames of answered"]):
         assert b"[hidden]" in place
     assert collected["text of answered"] == b"Your key is [hidden] and your header [hidden]."
     assert collected["text of stopped"].startswith(b"Your key is")
     assert b"[hidden]" in collected["tape.jsonl"]
     for place in ("export json", "export md", "export html", "search", "history of the fork", "frames of peers"):
         assert b"[hidden]" in collected[place], place
-    assert any(place.startswith("blobs") and b"[hidden]" in data for place, data in collected.items())
+    assert any(place.startswith("blobs, plain") and b"[hidden]" in data for place, data in collected.items())
     assert b'"level": "debug"' in collected["log"]
     assert b"[hidden]" in collected["log"], "the server's headers are logged by a library"
     assert any(place.startswith("workflow") for place in collected) and "temporal.db" in collected
