@@ -41,7 +41,7 @@ def person(milepost: Milepost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pers
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_person_sees_and_edits_memory(person: Person, tmp_path: Path) -> None:
+def test_a_person_sees_and_edits_memory(person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = person.json("run", "The cat is called Mia.")
     session = document["session_id"]
     assert document["agents"][0]["memory"]["blocks"][0]["label"] == "persona"
@@ -88,3 +88,10 @@ def test_a_person_sees_and_edits_memory(person: Person, tmp_path: Path) -> None:
     second = person.json("turn", "send", session, "And now?")
     assert second["agents"][0]["memory"]["changed"] == ["team"]
     assert "Told of changed core memory: team" in person.run("turn", "show", second["turn_id"])
+    # What was restored is rebuilt by the first worker; until then it is said what is missing, and how to have it now.
+    person.run("backup", str(tmp_path / "backup"))
+    monkeypatch.setenv("MILEPOST_HOME", str(tmp_path / "restored"))
+    person.run("restore", str(tmp_path / "backup"))
+    told = f"will be rebuilt when a worker runs; now: milepost memory rebuild {session}\n"
+    assert told in person.run("memory", "blocks", session)
+    assert told in person.run("memory", "show", session)
