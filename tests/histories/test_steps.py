@@ -34,6 +34,7 @@ from milepost.domain.errors import Fenced, ModelRateLimited, StorageUnavailable,
 from milepost.domain.tools import Parallel
 from milepost.domain.turns import TurnState
 from tests.histories.doubles import Script, answer, planned, serving, start
+from workflows import agent_loop
 
 
 async def run(client: Client, script: Script, turn: TurnInput | None = None) -> contracts.TurnResult:
@@ -133,7 +134,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The contracts with short heartbeat timeouts: a running activity holds the server's clock, so these are real."""
     for name in ("CALL_MODEL", "RUN_TOOL"):
         contract = getattr(contracts, name)
-        monkeypatch.setattr(contracts, name, replace(contract, heartbeat=timedelta(milliseconds=100)))
+        for module in (contracts, agent_loop):
+            monkeypatch.setattr(module, name, replace(contract, heartbeat=timedelta(milliseconds=100)))
     yield
 
 
