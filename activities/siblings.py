@@ -13,7 +13,7 @@ from activities.guard import heartbeats
 from activities.sandboxed import Opened
 from activities.toolcalls import ToolCall, is_sandboxed, policy_of, started_event
 from milepost.domain.effects import EffectState
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, UNSANDBOXED_TOOLS, Parallel
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, SANDBOXED_OPERATIONS, Parallel
 from milepost.ports.ledger import LedgerTx, NewEvent
 from milepost.services.effects import EffectJournal, Entered
 from milepost.services.gate import Gate
@@ -36,7 +36,7 @@ async def enter_alone(journal: EffectJournal, call: ToolCall, opened: Opened, ga
         alone = _alone(call)
         others = [effect for effect in tx.effects.open_of_turn(spec.turn_id) if effect.spec.agent != spec.agent]
         running = [effect.spec.operation for effect in others if effect.state is EffectState.DISPATCHED]
-        return any(_in_sandbox(operation) and (alone or _exclusive(operation)) for operation in running)
+        return any(operation in SANDBOXED_OPERATIONS and (alone or _exclusive(operation)) for operation in running)
 
     def events(attempt: int) -> list[NewEvent]:
         return [started_event(call, attempt, opened.boot)]
@@ -58,11 +58,6 @@ async def enter_alone(journal: EffectJournal, call: ToolCall, opened: Opened, ga
 def _alone(call: ToolCall) -> bool:
     policy = policy_of(call.context.started, call.part.tool)
     return policy is None or policy.parallel is Parallel.EXCLUSIVE
-
-
-def _in_sandbox(operation: str) -> bool:
-    name = operation.removeprefix(_TOOL)
-    return operation.startswith(_TOOL) and name in BUILTIN_TOOL_POLICIES and name not in UNSANDBOXED_TOOLS
 
 
 def _exclusive(operation: str) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
+
+from milepost.domain.suggestions import closest
 
 
 def at_most(characters: int) -> tuple[AfterValidator, WithJsonSchema]:
@@ -32,8 +33,8 @@ class _Known(BaseModel):
         for key in data:
             if key not in known:
                 shown = str(key)[:80]
-                near = difflib.get_close_matches(shown, known, 1)
-                fix = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(sorted(known))}."
+                near = closest(shown, known)
+                fix = f"Did you mean '{near}'?" if near else f"Known: {', '.join(sorted(known))}."
                 raise PydanticCustomError("unknown_key", "this key is not known", {"key": shown, "fix": fix})
         return data
 

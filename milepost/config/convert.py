@@ -8,7 +8,7 @@ from typing import Any
 
 from milepost.config import embeddings, longterm, teams
 from milepost.config.budgets import BudgetSection
-from milepost.config.document import Path_
+from milepost.config.document import Fault
 from milepost.config.hooks import HttpHookSection
 from milepost.config.memory import block_specs, memory_settings
 from milepost.config.models import (
@@ -46,9 +46,6 @@ from milepost.domain.providers import (
 from milepost.domain.skills import SKILL_TOOL
 from milepost.domain.teams import AgentFailure, AgentRole
 from milepost.domain.tools import ANY_TOOL, BUILTIN_TOOL_POLICIES, Approval, ToolDefinition, ToolPolicy
-
-Fault = tuple[Path_, str, str | None]
-"""Path of the key, what is wrong, what to do."""
 
 
 def check(settings: Settings) -> Iterator[Fault]:

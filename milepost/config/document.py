@@ -17,6 +17,9 @@ MAX_NODES = 50_000
 MAX_INTEGER = 2**63 - 1
 
 Path_ = tuple[str | int, ...]
+
+Fault = tuple[Path_, str, str | None]
+"""Path of the key, what is wrong, what to do."""
 Position = tuple[int, int]
 
 

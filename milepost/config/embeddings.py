@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
-from milepost.config.document import Path_
+from milepost.config.document import Fault, Path_
 from milepost.config.problems import nearest
 from milepost.config.providers import AnthropicSection, HttpSection, ProviderSection
 from milepost.config.sections import Count, Name, Seconds, Section
@@ -87,9 +87,6 @@ class EmbeddingsSection(Section):
     """How long loading a model may take, with its download."""
     embedders: Annotated[dict[Name, EmbedderSection], Field(max_length=32)] = Field(default_factory=dict)
     """Embedders by name, beside `minilm` and `lexical`."""
-
-
-Fault = tuple[Path_, str, str | None]
 
 
 def check(section: EmbeddingsSection, providers: dict[str, ProviderSection]) -> Iterator[Fault]:

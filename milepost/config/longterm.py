@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from milepost.config.document import Path_
+from milepost.config.document import Fault
 from milepost.config.problems import nearest
 from milepost.config.sections import Count, Name, Section
 from milepost.domain.longterm import (
@@ -57,9 +57,6 @@ class AgentLongTermSection(Section):
     """Namespaces that the agent's tools may use; the first where it names none. Default: one with the agent's id."""
     retention_days: RetentionDays | None = None
     """After how many days what it writes is over, if it does not say."""
-
-
-Fault = tuple[Path_, str, str | None]
 
 
 def check(section: LongTermSection, embedders: Sequence[str]) -> Iterator[Fault]:

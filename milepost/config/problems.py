@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from milepost.config.document import Document, Path_
 from milepost.domain.errors import ConfigInvalid
+from milepost.domain.suggestions import closest
 
 MAX_PROBLEMS = 50
 
@@ -44,9 +44,9 @@ class ConfigProblems(ConfigInvalid):
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
     """A fix that names the nearest known word, else all known ones."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = closest(word, known)
     if close:
-        return f"Did you mean '{close[0]}'?"
+        return f"Did you mean '{close}'?"
     return f"Known: {', '.join(sorted(known))}." if known else None
 
 

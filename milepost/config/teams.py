@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from milepost.config.document import Path_
+from milepost.config.document import Fault
 from milepost.config.models import AgentSection
 from milepost.config.problems import nearest
 from milepost.domain.teams import MAX_TEAM_DEPTH
-
-Fault = tuple[Path_, str, str | None]
 
 
 def check(agents: Mapping[str, AgentSection]) -> Iterator[Fault]:

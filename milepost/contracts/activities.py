@@ -352,14 +352,16 @@ class FinishResult:
     state: TurnState
 
 
-PREPARE_TURN = ActivityContract(
-    "prepare_turn",
-    PrepareParams,
-    PrepareResult,
-    start_to_close=timedelta(seconds=30),
-    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
-    local=True,
-)
+LEDGER_RETRY = RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10))
+"""Of short, idempotent ledger work: until the ledger answers."""
+
+
+def ledger_step(name: str, params: type[P], result: type[R]) -> ActivityContract[P, R]:
+    """The contract of short ledger work, which runs inside the workflow task."""
+    return ActivityContract(name, params, result, start_to_close=timedelta(seconds=30), retry=LEDGER_RETRY, local=True)
+
+
+PREPARE_TURN = ledger_step("prepare_turn", PrepareParams, PrepareResult)
 
 CALL_MODEL = ActivityContract(
     "call_model",
@@ -390,50 +392,15 @@ END_CALLS = ActivityContract(
     retry=RetryRule(maximum_attempts=2),
 )
 
-FINISH_TURN = ActivityContract(
-    "finish_turn",
-    FinishParams,
-    FinishResult,
-    start_to_close=timedelta(seconds=30),
-    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
-    local=True,
-)
+FINISH_TURN = ledger_step("finish_turn", FinishParams, FinishResult)
 
-BRIEF_PART = ActivityContract(
-    "brief_part",
-    PartParams,
-    BriefResult,
-    start_to_close=timedelta(seconds=30),
-    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
-    local=True,
-)
+BRIEF_PART = ledger_step("brief_part", PartParams, BriefResult)
 
-PLAN_SUBTASKS = ActivityContract(
-    "plan_subtasks",
-    PlanParams,
-    PlanResult,
-    start_to_close=timedelta(seconds=30),
-    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
-    local=True,
-)
+PLAN_SUBTASKS = ledger_step("plan_subtasks", PlanParams, PlanResult)
 
-AWARD_SUBTASKS = ActivityContract(
-    "award_subtasks",
-    AwardParams,
-    AwardResult,
-    start_to_close=timedelta(seconds=30),
-    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
-    local=True,
-)
+AWARD_SUBTASKS = ledger_step("award_subtasks", AwardParams, AwardResult)
 
-END_PART = ActivityContract(
-    "end_part",
-    EndPartParams,
-    EndPartResult,
-    start_to_close=timedelta(seconds=30),
-    retry=RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10)),
-    local=True,
-)
+END_PART = ledger_step("end_part", EndPartParams, EndPartResult)
 
 HOST_SCHEDULE_TO_START = timedelta(minutes=5)
 """How long a tool call waits for a worker of the host that has the Session's container: longer than a host takes to

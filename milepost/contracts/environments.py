@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from milepost.contracts.activities import ActivityContract, RetryRule
+from milepost.contracts.activities import ActivityContract, RetryRule, ledger_step
 from milepost.domain.environments import EnvironmentState
 
 
@@ -60,16 +60,7 @@ class EnvironmentFailedParams:
     error: str
 
 
-_SHORT = RetryRule(maximum_attempts=0, initial=timedelta(milliseconds=200), maximum=timedelta(seconds=10))
-
-CLAIM_ENVIRONMENT = ActivityContract(
-    "claim_environment",
-    EnvironmentStepParams,
-    EnvironmentClaimed,
-    start_to_close=timedelta(seconds=30),
-    retry=_SHORT,
-    local=True,
-)
+CLAIM_ENVIRONMENT = ledger_step("claim_environment", EnvironmentStepParams, EnvironmentClaimed)
 
 PREPARE_ENVIRONMENT = ActivityContract(
     "prepare_environment",
@@ -80,13 +71,6 @@ PREPARE_ENVIRONMENT = ActivityContract(
     retry=RetryRule(maximum_attempts=20, maximum=timedelta(seconds=10)),
 )
 
-FAIL_ENVIRONMENT = ActivityContract(
-    "fail_environment",
-    EnvironmentFailedParams,
-    EnvironmentPrepared,
-    start_to_close=timedelta(seconds=30),
-    retry=_SHORT,
-    local=True,
-)
+FAIL_ENVIRONMENT = ledger_step("fail_environment", EnvironmentFailedParams, EnvironmentPrepared)
 
 ENVIRONMENT_CONTRACTS = (CLAIM_ENVIRONMENT, PREPARE_ENVIRONMENT, FAIL_ENVIRONMENT)

@@ -6,7 +6,13 @@ import difflib
 from collections.abc import Iterable
 
 
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like the word; None if none is like it."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`Did you mean 'X'? ` for the known name that is most like the word; empty if none is like it."""
-    close = difflib.get_close_matches(word[:200], list(known), n=1, cutoff=0.6)
-    return f"Did you mean '{close[0]}'? " if close else ""
+    close = closest(word[:200], known)
+    return f"Did you mean '{close}'? " if close else ""

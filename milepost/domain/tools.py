@@ -86,6 +86,9 @@ MEMORY_TOOLS = EDITING_TOOLS | {"recall_search", "recall_timeframe", "forget"}
 UNSANDBOXED_TOOLS = MEMORY_TOOLS | {"read_output", "search_output", READ_ATTACHMENT}
 """Built-in tools that work on what Milepost keeps of the Session. They need no sandbox and run where model calls do."""
 
+SANDBOXED_OPERATIONS = frozenset(f"tool:{name}" for name in BUILTIN_TOOL_POLICIES if name not in UNSANDBOXED_TOOLS)
+"""Operations of effects that are calls in the Session's sandbox."""
+
 ANY_TOOL = "*"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 
 from milepost.domain.agents import MAX_ROUNDS, AgentConfig
 from milepost.domain.errors import InvalidInput
 from milepost.domain.messages import Sampling
 from milepost.domain.skills import skill_tools
+from milepost.domain.suggestions import closest
 from milepost.domain.turns import Overrides
 
 
@@ -41,8 +41,8 @@ def with_skills(agent: AgentConfig, chosen: tuple[str, ...] | None) -> AgentConf
 def _check_tools(agent: AgentConfig, tools: tuple[str, ...]) -> None:
     for tool in tools:
         if tool not in agent.tools:
-            close = difflib.get_close_matches(tool, agent.tools, n=1, cutoff=0.6)
-            fix = f"Did you mean '{close[0]}'?" if close else f"It has: {', '.join(agent.tools) or 'none'}."
+            close = closest(tool, agent.tools)
+            fix = f"Did you mean '{close}'?" if close else f"It has: {', '.join(agent.tools) or 'none'}."
             raise InvalidInput(f"The agent '{agent.agent_id}' has no tool '{tool[:100]}'.", field="tools", fix=fix)
 
 

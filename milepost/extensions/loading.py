@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib.metadata import entry_points
 from typing import TypeVar
 
 from milepost.domain.errors import ToolUnavailable
+from milepost.domain.suggestions import closest
 
 T = TypeVar("T")
 
@@ -19,8 +19,8 @@ def load(group: str, name: str, kind: type[T], owner: str) -> T:
     """
     known = entry_points(group=group)
     if name not in known.names:
-        close = difflib.get_close_matches(name, sorted(known.names), n=1)
-        fix = f"Did you mean '{close[0]}'?" if close else f"Installed: {', '.join(sorted(known.names)) or 'none'}."
+        close = closest(name, sorted(known.names))
+        fix = f"Did you mean '{close}'?" if close else f"Installed: {', '.join(sorted(known.names)) or 'none'}."
         raise ToolUnavailable(f"{owner}: no installed package has the entry point '{name}' in '{group}'.", fix=fix)
     try:
         found = known[name].load()

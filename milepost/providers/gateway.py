@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import importlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -20,6 +19,7 @@ from milepost.domain.providers import (
     RecordedProvider,
     ScriptedProvider,
 )
+from milepost.domain.suggestions import closest
 from milepost.ports.models import ModelCompleted, ModelHealth, ModelInfo, ModelItem, ModelRequest
 from milepost.ports.secrets import SecretStore
 from milepost.providers.provider import Factory, Provider, secret_references
@@ -132,9 +132,9 @@ class Gateway:
         config = self._configs.get(name)
         if config is not None:
             return config
-        near = difflib.get_close_matches(name, self._configs, n=1)
+        near = closest(name, self._configs)
         known = ", ".join(sorted(self._configs)) or "none"
-        hint = f"Did you mean '{near[0]}'? " if near else ""
+        hint = f"Did you mean '{near}'? " if near else ""
         raise ProviderUnknown(
             f"No provider '{name}' is configured.",
             field="provider",

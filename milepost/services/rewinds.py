@@ -12,7 +12,7 @@ from milepost.domain.errors import InvalidInput, SnapshotFailed, TurnSuperseded,
 from milepost.domain.events import SessionRewound, StreamKind, WorkspaceRestored
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, UNSANDBOXED_TOOLS
+from milepost.domain.tools import SANDBOXED_OPERATIONS
 from milepost.domain.turns import Turn
 from milepost.domain.workspaces import LeasePurpose, Restore, RestoreKind, RestoreState, workspace_busy
 from milepost.ports.ledger import EffectCount, Ledger, LedgerTx, NewEvent
@@ -28,7 +28,6 @@ SHOWN_TURNS = 100
 
 _HARMLESS = frozenset({EffectClass.PURE, EffectClass.OBSERVE, EffectClass.MODEL, EffectClass.INTERNAL_STATE})
 _NOT_RUN = frozenset({EffectState.PLANNED, EffectState.AWAITING_APPROVAL, EffectState.DENIED})
-_IN_WORKSPACE = frozenset(f"tool:{name}" for name in BUILTIN_TOOL_POLICIES if name not in UNSANDBOXED_TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +217,12 @@ class RewindService:
             last_number=last,
             count=count,
             turns=tuple(turn for turn in shown if turn.number > number and not turn.superseded),
-            workspace=tuple(item for item in tally if item.operation in _IN_WORKSPACE),
+            workspace=tuple(item for item in tally if item.operation in SANDBOXED_OPERATIONS),
             outside=tuple(item for item in tally if self._outside(item)),
         )
 
     def _outside(self, item: EffectCount) -> bool:
-        if item.operation not in _IN_WORKSPACE:
+        if item.operation not in SANDBOXED_OPERATIONS:
             return True
         return self._networked and item.operation == "tool:bash"
 

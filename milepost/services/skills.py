@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from milepost.domain.effects import EffectClass
 from milepost.domain.errors import InvalidInput, MilepostError, ToolUnavailable
 from milepost.domain.events import SessionSkillsSet, StreamKind
 from milepost.domain.sessions import Session
 from milepost.domain.skills import SKILL_TOOL, Skill
+from milepost.domain.suggestions import closest
 from milepost.domain.tools import Approval, CustomTool, Parallel, ToolDefinition, ToolPolicy
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock, IdSource
@@ -76,8 +76,8 @@ class SkillService:
         """The skills, each once and in order. Raises InvalidInput for one that there is not."""
         for skill in skills:
             if skill not in self.skills:
-                close = get_close_matches(skill, self.skills, n=1, cutoff=0.6)
-                fix = f"Did you mean '{close[0]}'?" if close else "See: milepost skills list"
+                close = closest(skill, self.skills)
+                fix = f"Did you mean '{close}'?" if close else "See: milepost skills list"
                 raise InvalidInput(f"There is no skill '{skill[:80]}'.", field="skills", fix=fix)
         return tuple(sorted(set(skills)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection
 from typing import Any
@@ -12,6 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from milepost.domain.errors import InvalidInput, PayloadTooLarge
+from milepost.domain.suggestions import closest
 
 MAX_SCRIPT_BYTES = 32 * 1024 * 1024
 MAX_NUMBER_CHARACTERS = 400
@@ -72,8 +72,8 @@ def mapping(node: Node, what: str, allowed: Collection[str] | None = None) -> di
         if key in result:
             raise invalid(line_of(key_node), f"{what} has '{key}' twice.")
         if allowed is not None and key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=1)
-            hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(sorted(allowed))}."
+            near = closest(key, allowed)
+            hint = f"Did you mean '{near}'?" if near else f"Known: {', '.join(sorted(allowed))}."
             raise invalid(line_of(key_node), f"{what} has no key '{key[:80]}'.", hint)
         result[key] = value
     return result
