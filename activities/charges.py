@@ -100,8 +100,7 @@ def check_window(started: AgentStarted, route: int, found: Expected) -> None:
     reserved = found.output if found.bounded else 0
     if window is None or found.input * (1 - ERROR_SHARE) + reserved <= window:
         return
-    largest = sorted(found.items, key=lambda item: -item.tokens)[:LARGEST_NAMED]
-    named = ", ".join(f"{item.name} {math.ceil(item.tokens * found.factor):,}" for item in largest)
+    named = largest_parts(found)
     answer = f" and {reserved:,} for the answer" if reserved else ""
     model = started.routes[route].model
     raise ContextTooLarge(
@@ -109,6 +108,12 @@ def check_window(started: AgentStarted, route: int, found: Expected) -> None:
         f"{answer}. The largest parts: {named}.",
         fix="Shorten them, begin a new Session, rewind this one, or use a model with a larger window.",
     )
+
+
+def largest_parts(found: Expected) -> str:
+    """The largest parts of a request, with their tokens."""
+    largest = sorted(found.items, key=lambda item: -item.tokens)[:LARGEST_NAMED]
+    return ", ".join(f"{item.name} {math.ceil(item.tokens * found.factor):,}" for item in largest)
 
 
 async def in_time(work: Coroutine[Any, Any, T], started: AgentStarted, elapsed: float) -> T:

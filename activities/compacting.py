@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from activities.charges import largest_parts
 from activities.modelcalls import ModelCall
 from milepost.domain.compaction import Boundary
+from milepost.domain.errors import ModelContextTooLong
 from milepost.domain.events import ContextCompacted
 from milepost.domain.messages import ToolMessage
 from milepost.engine.compaction import Piece, plan, summary_tokens
@@ -29,6 +31,33 @@ class Draft:
     covered: tuple[Part, ...]
     without: float
     without_summary: ContextCompacted
+
+    @property
+    def refused(self) -> Draft:
+        """The same, made since the provider refused the request."""
+        undone = replace(self.without_summary, refused=True)
+        return replace(self, event=replace(self.event, refused=True), without_summary=undone)
+
+
+def compactions_of(call: ModelCall) -> list[ContextCompacted]:
+    """The agent's compactions of the turn so far."""
+    agent = call.context.started.agent
+    return [event for event in call.context.events if isinstance(event, ContextCompacted) and event.agent == agent]
+
+
+def was_compacted_for_refusal(call: ModelCall) -> bool:
+    """Whether this call was refused as too long before, and its conversation compacted then."""
+    return any(event.refused and event.round == call.params.round for event in compactions_of(call))
+
+
+def still_too_long(call: ModelCall, error: ModelContextTooLong) -> ModelContextTooLong:
+    """The refusal with what the request has and what was done about it, for whoever reads it as the turn's end."""
+    started = call.context.started
+    done = " It had been compacted before." if was_compacted_for_refusal(call) else ""
+    off = "" if started.context.compact else f" Or allow compaction (agents.{started.agent}.context.compact)."
+    parts = largest_parts(call.expected)
+    message = f"{error.message} It has about {call.expected.input:,} tokens.{done} The largest parts: {parts}."
+    return ModelContextTooLong(message, fix=f"{error.fix or ''}{off}".strip(), status=error.status)
 
 
 def draft_of(call: ModelCall, window: int, room: float, number: int) -> Draft | None:

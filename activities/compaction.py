@@ -17,7 +17,7 @@ from temporalio import activity
 
 from activities.boundary import retry_error
 from activities.charges import ask_of, expected, in_time
-from activities.compacting import Draft, draft_of
+from activities.compacting import Draft, compactions_of, draft_of, was_compacted_for_refusal
 from activities.guard import Stopped, cancel_requested, guarded
 from activities.modelcalls import (
     ModelCall,
@@ -38,7 +38,7 @@ from milepost.domain.errors import BudgetExceeded, MilepostError, ModelFault, Mo
 from milepost.domain.events import ContextCompacted
 from milepost.domain.messages import FinishReason, Sampling, UserMessage
 from milepost.domain.usage import UNKNOWN_USAGE
-from milepost.engine.compaction import SHRINK_SHARE, room_of, summary_tokens
+from milepost.engine.compaction import SHRINK_SHARE, room_after_refusal, room_of, summary_tokens
 from milepost.engine.effects import Entry, effect_id, idempotency_key
 from milepost.engine.tokens import text_tokens
 from milepost.ledger.codec import encode
@@ -103,11 +103,7 @@ class Compactor:
         if await self._ledger.read(lambda tx: tx.effects.get(call.spec.effect_id)) is not None:
             return Fit(Outcome.NONE)
         size = f"The request has about {call.expected.input:,} of {window:,} tokens"
-        done = [
-            event
-            for event in call.context.events
-            if isinstance(event, ContextCompacted) and event.agent == started.agent
-        ]
+        done = compactions_of(call)
         if len(done) >= MAX_COMPACTIONS:
             return Fit(Outcome.NONE, f"{size} after {MAX_COMPACTIONS} compactions, and there are no more in a turn.")
         if done and done[-1].error:
@@ -116,6 +112,21 @@ class Compactor:
         if draft is None:
             why = f"no compaction would shrink it by {SHRINK_SHARE:.0%}: the newest parts are long."
             return Fit(Outcome.NONE, f"{size}, and {why}")
+        return await self._carry_out(call, draft, room, stop)
+
+    async def after_refusal(self, call: ModelCall, stop: StopSignal) -> Fit:
+        """Compact since the provider refused the request as too long: once for a call, whatever the estimate says.
+
+        Raises ApplicationError to have the summary tried again, TurnClaimed, StorageUnavailable.
+        """
+        started, done, tokens = call.context.started, compactions_of(call), call.expected.input
+        if not started.context.compact or len(done) >= MAX_COMPACTIONS or was_compacted_for_refusal(call):
+            return Fit(Outcome.NONE)
+        room = room_after_refusal(tokens, started.window_of(call.routing.index))
+        draft = draft_of(call, tokens, room, len(done) + 1)
+        return Fit(Outcome.NONE) if draft is None else await self._carry_out(call, draft.refused, room, stop)
+
+    async def _carry_out(self, call: ModelCall, draft: Draft, room: float, stop: StopSignal) -> Fit:
         if draft.covered:
             return await self._summarized(call, draft, room, stop)
         await self._record(call, [self._event(call, draft.event)])

@@ -12,6 +12,7 @@ from temporalio import activity
 
 from activities.boundary import boundary, retry_error
 from activities.charges import ask_of, check_window, expected, in_time
+from activities.compacting import still_too_long
 from activities.compaction import Compactor, Outcome
 from activities.conversation import Conversations
 from activities.deltas import Call, DeltaWriter
@@ -27,7 +28,7 @@ from activities.modelcalls import (
     retried_event,
 )
 from activities.reminded import Reminded
-from activities.routes import routing_of
+from activities.routes import refused_as_too_long, routing_of
 from milepost.contracts.activities import (
     CALL_MODEL,
     CallModelParams,
@@ -43,6 +44,7 @@ from milepost.domain.errors import (
     BudgetExceeded,
     LedgerCorrupt,
     MilepostError,
+    ModelContextTooLong,
     ModelFault,
     ModelIncomplete,
     PayloadTooLarge,
@@ -109,21 +111,42 @@ class ModelActivities:
     async def call_model(self, params: CallModelParams) -> CallModelResult:
         """Make the call, attach its text to the delta log, record its end. A finished call returns its record."""
         with boundary(), self._stops.watch(params.turn_id) as stop:
-            fitted = await self._fitted(params, stop)
-            if isinstance(fitted, CallModelResult):
-                return fitted
-            call = fitted
-            entered = await self._journal.enter(
-                call.spec,
-                params.claim,
-                lambda attempt: lost_attempt(call, attempt),
-                charge=Charge(call.ask, lambda attempt, error: refused(call, attempt, error)),
-            )
-            if entered.entry is Entry.RETURN_RECORDED and entered.effect is not None and entered.effect.result:
-                return decode(entered.effect.result, CallModelResult)
-            if entered.stop_requested or entered.entry is not Entry.DISPATCH or entered.effect is None:
-                return CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id)
-            return await self._call(call, entered.effect.attempt, stop)
+            for _ in range(2):
+                fitted = await self._fitted(params, stop)
+                if isinstance(fitted, CallModelResult):
+                    return fitted
+                result = await self._entered(fitted, stop)
+                if not await self._refused_as_too_long(fitted, result):
+                    return result
+                fit = await self._compactor.after_refusal(fitted, stop)
+                if fit.outcome is Outcome.STOPPED:
+                    return CallModelResult(ModelOutcome.STOPPED, fitted.spec.effect_id)
+                if fit.outcome is Outcome.NONE:
+                    return result
+            raise LedgerCorrupt(f"Turn {params.turn_id} is compacted again and again.")
+
+    async def _entered(self, call: ModelCall, stop: StopSignal) -> CallModelResult:
+        entered = await self._journal.enter(
+            call.spec,
+            call.params.claim,
+            lambda attempt: lost_attempt(call, attempt),
+            charge=Charge(call.ask, lambda attempt, error: refused(call, attempt, error)),
+        )
+        if entered.entry is Entry.RETURN_RECORDED and entered.effect is not None and entered.effect.result:
+            return decode(entered.effect.result, CallModelResult)
+        if entered.stop_requested or entered.entry is not Entry.DISPATCH or entered.effect is None:
+            return CallModelResult(ModelOutcome.STOPPED, call.spec.effect_id)
+        return await self._call(call, entered.effect.attempt, stop)
+
+    async def _refused_as_too_long(self, call: ModelCall, result: CallModelResult) -> bool:
+        """Whether the call failed and a shorter conversation might be taken, by this route or one it left."""
+        if result.outcome is not ModelOutcome.FAILED or result.error_code is None:
+            return False
+        if result.error_code == ModelContextTooLong.code:
+            return True
+        if len(call.routing.routes) == 1 or not result.error_code.startswith("model_"):
+            return False
+        return await refused_as_too_long(self._ledger, call.params.session_id, call.spec.effect_id)
 
     async def _fitted(self, params: CallModelParams, stop: StopSignal) -> ModelCall | CallModelResult:
         """The call with a conversation that was compacted if it had to be; or that the turn was stopped meanwhile."""
@@ -292,6 +315,8 @@ class ModelActivities:
     async def _failed(
         self, call: ModelCall, attempt: int, deltas: DeltaWriter, error: MilepostError
     ) -> CallModelResult:
+        if isinstance(error, ModelContextTooLong):
+            error = still_too_long(call, error)
         following = following_try(call, error, last=activity.info().attempt >= CALL_MODEL.retry.maximum_attempts)
         if following is None:
             return await self._settle_failed(call, attempt, deltas, error)

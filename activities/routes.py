@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from activities.conversation import TurnContext
-from milepost.domain.errors import MilepostError, ModelError
+from milepost.domain.errors import MilepostError, ModelContextTooLong, ModelError
 from milepost.domain.events import ModelCalled, ModelRetried
 from milepost.domain.providers import Route
 from milepost.engine.routes import Failure, delay_before, next_route
@@ -67,14 +68,27 @@ def retried_key(effect_id: str, attempt: int) -> str:
     return f"{effect_id}/retried/{attempt}"
 
 
+async def refused_as_too_long(ledger: Ledger, session_id: str, effect_id: str) -> bool:
+    """Whether a route that a call has left refused it as longer than its model takes."""
+    return await ledger.read(
+        lambda tx: any(event.error_code == ModelContextTooLong.code for event in _retries(tx, session_id, effect_id))
+    )
+
+
 def _failures(tx: LedgerTx, session_id: str, effect_id: str) -> tuple[Failure, ...]:
+    # A lost worker says nothing about the route it was on.
+    return tuple(
+        Failure(event.route, event.final, event.retry_after)
+        for event in _retries(tx, session_id, effect_id)
+        if event.error_code != WORKER_LOST
+    )
+
+
+def _retries(tx: LedgerTx, session_id: str, effect_id: str) -> Iterator[ModelRetried]:
     effect = tx.effects.get(effect_id)
     last = 0 if effect is None else effect.attempt
-    found: list[Failure] = []
     for attempt in range(max(1, last - MAX_TRIES_READ + 1), last + 1):
         stored = tx.events.find(session_id, retried_key(effect_id, attempt))
         event = None if stored is None else decode_event(stored.type, stored.version, stored.payload)
-        # A lost worker says nothing about the route it was on.
-        if isinstance(event, ModelRetried) and event.error_code != WORKER_LOST:
-            found.append(Failure(event.route, event.final, event.retry_after))
-    return tuple(found)
+        if isinstance(event, ModelRetried):
+            yield event

@@ -47,6 +47,8 @@ class CompactionShape(Shape):
     covered_rounds: int
     summary: str | None
     error: str | None
+    refused: bool
+    """Whether the provider had refused the request as too long."""
     usage: UsageShape
 
     @classmethod
@@ -62,6 +64,7 @@ class CompactionShape(Shape):
             covered_rounds=event.covered_rounds,
             summary=summary,
             error=event.error,
+            refused=event.refused,
             usage=UsageShape.of(event.usage),
         )
 

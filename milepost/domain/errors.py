@@ -423,6 +423,12 @@ class ModelRequestRejected(ModelError):
     may_have_cost = False
 
 
+class ModelContextTooLong(ModelRequestRejected):
+    """The provider refuses the request as longer than its model takes; a shorter one may be taken."""
+
+    code = "model_context_too_long"
+
+
 class ModelAnswerTooLarge(ModelError):
     """The answer went over a bound (bytes or events); the message names it. The connection was closed."""
 

@@ -224,7 +224,7 @@ class ContextCompacted:
     what they concern. `tokens_before` and `tokens_after` are estimates of the whole request, `window` the model's.
     `number` counts the agent's compactions of the turn. With an `effect_id` the summary was written for this one, by a
     call of which `usage` is the charge; without one it is that of an earlier compaction. `error` says why less was done
-    than planned.
+    than planned. `refused`: it was made since the provider had refused the request as too long.
     """
 
     TYPE: ClassVar[str] = "context.compacted"
@@ -249,6 +249,7 @@ class ContextCompacted:
     model: str = ""
     route: int = 0
     usage: Usage = field(default_factory=Usage)
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ TARGET_SHARE = 0.6
 SHRINK_SHARE = 0.1
 """Of the request: what a compaction must save at least."""
 SUMMARY_SHARE = 0.1
+REFUSED_SHARE = 0.5
+"""Of a request that the provider refused as too long: what there is taken to be room for, as nobody says how much."""
 MAX_SUMMARY_TOKENS = 4_000
 
 
@@ -45,6 +47,11 @@ class Plan:
 def room_of(window: int, reserved: int, threshold: int) -> float:
     """Tokens that a request may have before it is compacted; `reserved` are those of the answer."""
     return min(window * threshold / 100, float(window - reserved))
+
+
+def room_after_refusal(tokens: int, window: int | None) -> float:
+    """Tokens that a request may have which was refused as too long with `tokens`; `window` is what was thought."""
+    return min(tokens, tokens if window is None else window) * REFUSED_SHARE
 
 
 def summary_tokens(room: float) -> int:

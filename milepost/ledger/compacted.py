@@ -77,7 +77,12 @@ def compaction_note(event: ContextCompacted) -> str:
     what = " and ".join(done) or "nothing could be done"
     sizes = f"from about {event.tokens_before:,} to {event.tokens_after:,} of {event.window:,} tokens"
     why = f" {event.error}" if event.error else ""
-    return f"The conversation was compacted before model call {event.round}: {what}, {sizes}.{why}"
+    if event.refused:
+        sizes = f"from about {event.tokens_before:,} to {event.tokens_after:,} tokens"
+        when = f"after the provider had refused model call {event.round} as too long"
+    else:
+        when = f"before model call {event.round}"
+    return f"The conversation was compacted {when}: {what}, {sizes}.{why}"
 
 
 def _covered(event: ContextCompacted) -> str:

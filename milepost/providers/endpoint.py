@@ -21,13 +21,14 @@ from milepost.domain.messages import AssistantMessage
 from milepost.ports.models import ModelHealth, ModelInfo, ModelItem, ModelRequest, ReasoningDelta, TextDelta
 from milepost.providers import answers, connection, health
 from milepost.providers.deadlines import CallClock
-from milepost.providers.faults import Refusal, bounded, detail, status_error
+from milepost.providers.faults import TOO_LONG, Refusal, bounded, context_too_long, detail, status_error
 from milepost.providers.hiding import HiddenDeltas, hidden
 from milepost.providers.http import EndpointTransport, http_client, key_headers
 from milepost.providers.provider import EndpointConfig
 from milepost.providers.raw_json import encode
 from milepost.providers.sealed import Block, parts_of, seal
 from milepost.providers.sse import events, json_lines
+from milepost.providers.too_long import too_long
 
 Delta = TextDelta | ReasoningDelta
 
@@ -206,10 +207,13 @@ class HttpEndpoint:
         return self._refusal(self._wire.refusal(status, body), connection.retry_after(response.headers))
 
     def _refusal(self, refusal: Refusal, after: float | None = None) -> ModelError:
+        said = detail(connection.said(refusal.body), self._transport.redact)
+        if refusal.like is None and too_long(refusal.status, refusal.body, said):
+            return context_too_long(bounded(f"Provider '{self._config.name}': {TOO_LONG}: {said}"), refusal.status)
         return status_error(
             self._config.name,
             refusal.status,
-            detail(connection.said(refusal.body), self._transport.redact),
+            said,
             key_reference=self._config.api_key,
             retry_after=refusal.retry_after if after is None else after,
             like=refusal.like,

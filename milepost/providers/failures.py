@@ -1,4 +1,4 @@
-"""From what the library raises to a `ModelError`, by class and cause, never by text."""
+"""From what the library raises to a `ModelError`, by class and cause; by text only for `too_long`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,17 @@ from milepost.domain.errors import (
     ModelUnavailable,
 )
 from milepost.providers.connection import broken, causes, timed_out
-from milepost.providers.faults import bounded, detail, quota_exhausted, status_error, unauthorized
+from milepost.providers.faults import (
+    TOO_LONG,
+    bounded,
+    context_too_long,
+    detail,
+    quota_exhausted,
+    status_error,
+    unauthorized,
+)
 from milepost.providers.provider import EndpointConfig
+from milepost.providers.too_long import STATUSES, too_long
 from milepost.security.redaction import Redactor
 
 
@@ -73,12 +82,10 @@ def _api_error(
             return quota_exhausted(bounded(f"Provider '{config.name}': {said}"), status)
         case ModelAuthenticationError():
             return unauthorized(bounded(f"Provider '{config.name}' refused the key: {said}"), config.api_key, status)
-        case ModelContextWindowExceededError():
-            return ModelRequestRejected(
-                bounded(f"Provider '{config.name}': the conversation is longer than the model takes: {said}"),
-                fix="Use a model with a larger window, or begin a new Session.",
-                status=status,
-            )
+        case ModelContextWindowExceededError() if status is None or status in STATUSES:
+            return context_too_long(bounded(f"Provider '{config.name}': {TOO_LONG}: {said}"), status)
+    if too_long(status, getattr(error, "body", None), said):
+        return context_too_long(bounded(f"Provider '{config.name}': {TOO_LONG}: {said}"), status)
     if status is not None and status >= 300:
         return status_error(
             config.name, status, said, key_reference=config.api_key, retry_after=getattr(error, "retry_after", None)

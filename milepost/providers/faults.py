@@ -8,6 +8,7 @@ from typing import Any
 
 from milepost.domain.errors import (
     ModelAnswerMalformed,
+    ModelContextTooLong,
     ModelError,
     ModelRateLimited,
     ModelRequestRejected,
@@ -22,6 +23,8 @@ MAX_DETAIL_CHARACTERS = 2_000
 """Of what a provider said; the whole message stays below `MAX_ERROR_TEXT_BYTES`."""
 
 MAX_RETRY_AFTER_SECONDS = 3_600.0
+
+TOO_LONG = "the conversation is longer than the model takes"
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|[\ud800-\udfff]")
 _SPACES = re.compile(r"\s+")
@@ -108,6 +111,12 @@ def status_error(
             return ModelRequestRejected(message, fix=fix, status=status)
         case _:
             return ModelRequestRejected(message, status=status)
+
+
+def context_too_long(message: str, status: int | None) -> ModelContextTooLong:
+    """The conversation is longer than the model takes."""
+    fix = "Set `context_tokens` of the provider, use a model with a larger window, or begin a new Session."
+    return ModelContextTooLong(message, fix=fix, status=status)
 
 
 def unauthorized(message: str, key_reference: str | None, status: int | None) -> ModelUnauthorized:

@@ -24,10 +24,11 @@ from milepost.domain.messages import (
     TextPart,
     ToolCallPart,
 )
+from milepost.domain.providers import Route
 from milepost.domain.usage import Usage
 from milepost.engine.tokens import request_items, total
 from milepost.ledger.codec import decode_event, to_json
-from milepost.ports.models import SUMMARY, ModelCompleted, ModelHealth, ModelItem, ModelRequest, TextDelta
+from milepost.ports.models import SUMMARY, ModelCompleted, ModelGateway, ModelHealth, ModelItem, ModelRequest, TextDelta
 from milepost.ports.tools import CustomTools
 from milepost.services.memory_stores import MemoryStores
 from milepost.storage import open_ledger, open_notifier
@@ -99,8 +100,10 @@ class Model:
 async def driven(
     url: str,
     folder: Path,
-    model: Model,
+    gateway: ModelGateway,
     *,
+    model: str = "instant",
+    fallbacks: tuple[str, ...] = (),
     window: int = WINDOW,
     size: int = 2_000,
     policy: ContextPolicy | None = None,
@@ -113,14 +116,15 @@ async def driven(
     agent = AgentConfig(
         AGENT,
         "instant",
-        "instant",
+        model,
+        fallbacks=tuple(Route(name, model) for name in fallbacks),
         context=policy or ContextPolicy(window=window),
         memory=MemorySettings(recall=recall) if memory else None,
     )
     try:
         yield Driver(
-            ledger, notifier, folder, lambda: size, agent=agent, gateway=model, custom_tools=tools, memory=memory
-        )  # type: ignore[arg-type]
+            ledger, notifier, folder, lambda: size, agent=agent, gateway=gateway, custom_tools=tools, memory=memory
+        )
     finally:
         await ledger.close()
         await notifier.close()

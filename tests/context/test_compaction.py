@@ -48,9 +48,9 @@ async def test_results_are_shortened_before_anything_is_summarized(sqlite_url: s
         assert all(len(result.output.text) > 5_000 for result in results), "the ledger is never cut"
 
 
-async def test_a_long_session_stays_in_its_window_with_a_stable_prefix(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_long_session_stays_in_its_window_with_a_stable_prefix(ledger_url: str, tmp_path: Path) -> None:
     model = Model(one_call, lambda request: f"Summary number {len(model.summaries)}.")
-    async with driven(sqlite_url, tmp_path, model, window=8_000) as driver:
+    async with driven(ledger_url, tmp_path, model, window=8_000) as driver:
         session = await driver.open()
         for number in range(24):
             await driver.play(session, f"Request {number}. {'Look at this and that. ' * 20}")
@@ -89,10 +89,10 @@ class Losing:
             raise asyncio.CancelledError
 
 
-async def test_a_crash_after_the_summary_does_not_summarize_again(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_crash_after_the_summary_does_not_summarize_again(ledger_url: str, tmp_path: Path) -> None:
     losing = Losing(SUMMARY, ANSWER)
     model = Model(one_call, before=losing)
-    async with driven(sqlite_url, tmp_path, model) as driver:
+    async with driven(ledger_url, tmp_path, model) as driver:
         session = await driver.open()
         with pytest.raises(asyncio.CancelledError):
             await grown(driver, model, session, until=lambda: False)
@@ -156,10 +156,10 @@ async def test_a_summary_is_tried_again_after_a_passing_failure(sqlite_url: str,
         assert event.summary is not None and event.attempt == 2
 
 
-async def test_an_empty_or_a_long_summary_is_not_used(sqlite_url: str, tmp_path: Path) -> None:
+async def test_an_empty_or_a_long_summary_is_not_used(ledger_url: str, tmp_path: Path) -> None:
     texts = iter(["  ", "long words " * 4_000])
     model = Model(one_call, lambda _: next(texts, "Short."))
-    async with driven(sqlite_url, tmp_path, model) as driver:
+    async with driven(ledger_url, tmp_path, model) as driver:
         session = await driver.open()
         await grown(driver, model, session, until=lambda: len(model.summaries) == 3)
         found = await compactions(driver, session)
@@ -177,7 +177,7 @@ async def test_an_empty_or_a_long_summary_is_not_used(sqlite_url: str, tmp_path:
         assert used.spending.reserved_tokens == 0
 
 
-async def test_a_stop_during_the_summary_ends_the_turn(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_stop_during_the_summary_ends_the_turn(ledger_url: str, tmp_path: Path) -> None:
     asked = asyncio.Event()
 
     async def hang(request: ModelRequest) -> None:
@@ -186,7 +186,7 @@ async def test_a_stop_during_the_summary_ends_the_turn(sqlite_url: str, tmp_path
             await asyncio.sleep(60)
 
     model = Model(one_call, waits=hang)
-    async with driven(sqlite_url, tmp_path, model) as driver:
+    async with driven(ledger_url, tmp_path, model) as driver:
         session = await driver.open()
         playing = asyncio.ensure_future(grown(driver, model, session, until=lambda: False))
         await asyncio.wait_for(asked.wait(), 60)
@@ -215,7 +215,7 @@ async def test_a_turn_that_ends_while_nobody_summarizes_charges_what_was_asked(s
         assert (await driver.history.usage(session)).spending.reserved_tokens == 0
 
 
-async def test_one_turn_that_is_long_itself_is_compacted_twice_at_most(sqlite_url: str, tmp_path: Path) -> None:
+async def test_one_turn_that_is_long_itself_is_compacted_twice_at_most(ledger_url: str, tmp_path: Path) -> None:
     def work(request: ModelRequest) -> Answer:
         text = f"Step {request.call_number}. {'I go on with this one. ' * 15}"
         return (
@@ -223,7 +223,7 @@ async def test_one_turn_that_is_long_itself_is_compacted_twice_at_most(sqlite_ur
         )
 
     model = Model(work)
-    async with driven(sqlite_url, tmp_path, model, size=1_000) as driver:
+    async with driven(ledger_url, tmp_path, model, size=1_000) as driver:
         session = await driver.open()
         turn_id = await driver.play(session, "THE REQUEST ITSELF")
         found = await compactions(driver, session)

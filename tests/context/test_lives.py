@@ -26,9 +26,9 @@ async def compacted(driver: Driver, model: Model, summaries: int) -> tuple[str, 
     return session, (await driver.turns.get(event.turn_id)).turn.number, event
 
 
-async def test_a_rewind_before_a_compaction_brings_the_conversation_back(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_rewind_before_a_compaction_brings_the_conversation_back(ledger_url: str, tmp_path: Path) -> None:
     model = Model(one_call, lambda request: f"Summary {len(model.summaries)}.")
-    async with driven(sqlite_url, tmp_path, model) as driver:
+    async with driven(ledger_url, tmp_path, model) as driver:
         session, number, _ = await compacted(driver, model, 2)
         rewinds = RewindService(driver.ledger, driver.clock, UuidIds(), None, networked=False)
         # To before the second one: the first counts again.
@@ -50,9 +50,9 @@ async def test_a_rewind_before_a_compaction_brings_the_conversation_back(sqlite_
             assert "Your own summary" not in sent and "Request 0." in sent
 
 
-async def test_a_fork_takes_a_compaction_along_under_other_numbers(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_fork_takes_a_compaction_along_under_other_numbers(ledger_url: str, tmp_path: Path) -> None:
     model = Model(one_call, lambda request: f"Summary {len(model.summaries)}.")
-    async with driven(sqlite_url, tmp_path, model) as driver:
+    async with driven(ledger_url, tmp_path, model) as driver:
         session = await driver.open()
         for _ in range(3):
             await driver.play(session, "To be taken back.")
@@ -79,9 +79,9 @@ async def test_a_fork_takes_a_compaction_along_under_other_numbers(sqlite_url: s
         assert copied[0].effect_id not in ("", event.effect_id)
 
 
-async def test_an_import_and_a_retry_send_what_the_original_sent(sqlite_url: str, tmp_path: Path) -> None:
+async def test_an_import_and_a_retry_send_what_the_original_sent(ledger_url: str, tmp_path: Path) -> None:
     model = Model(one_call, lambda request: f"Summary {len(model.summaries)}.")
-    async with driven(sqlite_url, tmp_path, model) as driver:
+    async with driven(ledger_url, tmp_path, model) as driver:
         session, _, _ = await compacted(driver, model, 1)
         exports = ExportService(driver.ledger, driver.contents, SystemClock(), "test")
         pieces = [piece async for piece in await exports.export(session, ExportFormat.JSON)]

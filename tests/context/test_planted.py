@@ -20,8 +20,8 @@ def check(report: Report, window: int) -> None:
     assert report.summaries <= report.compactions <= report.turns // 4
 
 
-async def test_lost_facts_are_found_again(sqlite_url: str, tmp_path: Path) -> None:
-    report = await play(sqlite_url, tmp_path, 34, 12_000)
+async def test_lost_facts_are_found_again(ledger_url: str, tmp_path: Path) -> None:
+    report = await play(ledger_url, tmp_path, 34, 12_000)
     check(report, 12_000)
 
 

@@ -17,6 +17,7 @@ from milepost.domain.content import Content
 from milepost.domain.errors import (
     ModelAnswerMalformed,
     ModelAnswerTooLarge,
+    ModelContextTooLong,
     ModelError,
     ModelIncomplete,
     ModelRateLimited,
@@ -298,7 +299,7 @@ STATUSES: list[tuple[int, dict[str, str], type[ModelError], float | None]] = [
     (403, {}, ModelUnauthorized, None),
     (400, {}, ModelRequestRejected, None),
     (404, {}, ModelRequestRejected, None),
-    (413, {}, ModelRequestRejected, None),
+    (413, {}, ModelContextTooLong, None),
     (422, {}, ModelRequestRejected, None),
     (307, {"Location": "http://127.0.0.1:9/else"}, ModelRequestRejected, None),
 ]
@@ -317,6 +318,27 @@ async def test_failures_by_class(fake: Endpoint, server: WireServer) -> None:
         assert "it says so" in error.message
         assert error.__cause__ is None
         assert len(server.requests) == 1, "nothing may be retried or followed here"
+
+
+async def test_a_conversation_that_is_too_long_is_told_from_other_refusals(fake: Endpoint, server: WireServer) -> None:
+    gateway = fake()
+    server.plan(server.too_long())
+    with pytest.raises(ModelContextTooLong) as caught:
+        await hear(gateway, request())
+    error = caught.value
+    assert not error.retryable and not error.may_have_cost and error.other_route_may_help
+    assert error.status == 400 and "longer than the model takes" in error.message and "context_tokens" in str(error)
+    others = [
+        (429, "Request too large for fake-small on tokens per min (TPM): the maximum context length is not the point"),
+        (400, "max_tokens is too large: 999999. This model supports at most 128000 completion tokens."),
+        (400, "The messages have a role that is too long to be one."),
+        (401, "prompt is too long"),
+    ]
+    for status, message in others:
+        server.plan(Reply(status=status, body=json.dumps(server.error(message))))
+        with pytest.raises(ModelError) as caught_other:
+            await hear(gateway, request())
+        assert not isinstance(caught_other.value, ModelContextTooLong), (status, message)
 
 
 async def test_a_refused_key_names_the_reference_and_never_the_key(fake: Endpoint, server: WireServer) -> None:

@@ -27,6 +27,9 @@ class AnthropicServer(WireServer):
     def error(self, message: str, code: Any = None) -> Any:
         return {"type": "error", "error": {"type": code or "invalid_request_error", "message": message}}
 
+    def too_long(self) -> Reply:
+        return Reply(status=400, body=json.dumps(self.error("prompt is too long: 201130 tokens > 200000 maximum")))
+
     def error_event(self) -> Any:
         return self.error("the slot failed", "overloaded_error")
 

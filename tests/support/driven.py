@@ -355,9 +355,10 @@ class Driver:
         await self.prepare(session_id, turn_id)
         return turn_id
 
-    async def call_model(self, session_id: str, turn_id: str, round_: int) -> CallModelResult:
-        """One model call, whatever it answers."""
+    async def call_model(self, session_id: str, turn_id: str, round_: int, attempt: int = 1) -> CallModelResult:
+        """One try of a model call, whatever it answers; `attempt` is Temporal's number of it."""
         params = CallModelParams(turn_id, session_id, _claim(turn_id), AGENT, round_)
+        self._environment.info = replace(self._environment.info, attempt=attempt)
         result: CallModelResult = await self._run(self._steps.models.call_model, params)
         return result
 

@@ -37,6 +37,10 @@ class GeminiServer(WireServer):
     def error(self, message: str, code: Any = None) -> Any:
         return {"error": {"code": code or 400, "message": message, "status": "INVALID_ARGUMENT"}}
 
+    def too_long(self) -> Reply:
+        message = "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575)."
+        return Reply(status=400, body=json.dumps(self.error(message)))
+
     def error_event(self) -> Any:
         return self.error("the slot failed", 503)
 

@@ -27,6 +27,12 @@ class MistralServer(OpenAIServer):
     def error(self, message: str, code: Any = None) -> Any:
         return {"object": "error", "message": message, "type": "invalid_request_error", "code": code or 3230}
 
+    def too_long(self) -> Reply:
+        message = (
+            "Prompt contains 41210 tokens and 0 draft tokens, too large for model with 32768 maximum context length"
+        )
+        return Reply(status=400, body=json.dumps(self.error(message, 3051)))
+
     def error_event(self) -> Any:
         return self.error("the slot failed", 503)
 

@@ -36,6 +36,10 @@ class OllamaServer(WireServer):
     def error(self, message: str, code: Any = None) -> Any:
         return {"error": message}
 
+    def too_long(self) -> Reply:
+        message = "request (41210 tokens) exceeds the available context size (32768 tokens), try increasing it"
+        return Reply(status=400, body=json.dumps(self.error(message)))
+
     def said(self, body: Any) -> str:
         said = [message["content"] for message in body.get("messages", []) if message["role"] == "user"]
         return said[-1] if said else "nothing"

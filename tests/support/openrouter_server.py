@@ -6,6 +6,7 @@ it comes in), `encrypted` (data of an encrypted detail after the text), `cost` (
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,13 @@ class OpenRouterServer(OpenAIServer):
             for model in self.models
         ]
         return {"data": entries}
+
+    def too_long(self) -> Reply:
+        message = (
+            "This endpoint's maximum context length is 128000 tokens. However, you requested about 140210 tokens "
+            "(140210 of text input). Please reduce the length of either one."
+        )
+        return Reply(status=400, body=json.dumps({"error": {"message": message, "code": 400}}))
 
     def error_event(self) -> Any:
         return {

@@ -117,6 +117,8 @@ class WireServer:
         self.requests: list[Received] = []
         self.billed: list[Billed] = []
         self.models: tuple[str, ...] = MODELS
+        self.longest: int | None = None
+        """Bytes of a model call's body; a longer one is refused with `too_long`."""
         self._plan: deque[Reply] = deque()
         self._connections = 0
         self._loop = asyncio.new_event_loop()
@@ -154,6 +156,12 @@ class WireServer:
     def error_event(self) -> Any:
         """What an error in mid-stream looks like."""
         return self.error("the slot failed", 500)
+
+    def too_long(self) -> Reply:
+        """The refusal of a conversation that is longer than the model takes, as the service documents it."""
+        message = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9317 tokens."
+        error = {"message": message, "type": "invalid_request_error", "param": "messages"}
+        return Reply(status=400, body=json.dumps({"error": {**error, "code": "context_length_exceeded"}}))
 
     def said(self, body: Any) -> str:
         """The last text of the user."""
@@ -251,7 +259,10 @@ class WireServer:
                 return await _plain(writer, 200, self.listed())
             found = self.other(request)
             return await _plain(writer, 200 if found is not None else 404, found or self.error("no such route"))
-        reply = self._plan.popleft() if self._plan else Reply(text=f"You said: {self.said(request.body)}")
+        if self.longest is not None and self.is_call(request.path) and len(request.raw.encode()) > self.longest:
+            reply = self.too_long()
+        else:
+            reply = self._plan.popleft() if self._plan else Reply(text=f"You said: {self.said(request.body)}")
         if reply.status != 200:
             return await _plain(writer, reply.status, reply.body, reply.headers)
         broken = validate(self.format, request.body)
