@@ -27,6 +27,7 @@ from activities.modelcalls import (
     refused,
     retried_event,
 )
+from activities.patience import patient, waited
 from activities.reminded import Reminded
 from activities.routes import refused_as_too_long, routing_of
 from milepost.contracts.activities import (
@@ -111,19 +112,23 @@ class ModelActivities:
     async def call_model(self, params: CallModelParams) -> CallModelResult:
         """Make the call, attach its text to the delta log, record its end. A finished call returns its record."""
         with boundary(), self._stops.watch(params.turn_id) as stop:
-            for _ in range(2):
-                fitted = await self._fitted(params, stop)
-                if isinstance(fitted, CallModelResult):
-                    return fitted
-                result = await self._entered(fitted, stop)
-                if not await self._refused_as_too_long(fitted, result):
-                    return result
-                fit = await self._compactor.after_refusal(fitted, stop)
-                if fit.outcome is Outcome.STOPPED:
-                    return CallModelResult(ModelOutcome.STOPPED, fitted.spec.effect_id)
-                if fit.outcome is Outcome.NONE:
-                    return result
-            raise LedgerCorrupt(f"Turn {params.turn_id} is compacted again and again.")
+            async with patient():
+                return await self._made(params, stop)
+
+    async def _made(self, params: CallModelParams, stop: StopSignal) -> CallModelResult:
+        for _ in range(2):
+            fitted = await self._fitted(params, stop)
+            if isinstance(fitted, CallModelResult):
+                return fitted
+            result = await self._entered(fitted, stop)
+            if not await self._refused_as_too_long(fitted, result):
+                return result
+            fit = await self._compactor.after_refusal(fitted, stop)
+            if fit.outcome is Outcome.STOPPED:
+                return CallModelResult(ModelOutcome.STOPPED, fitted.spec.effect_id)
+            if fit.outcome is Outcome.NONE:
+                return result
+        raise LedgerCorrupt(f"Turn {params.turn_id} is compacted again and again.")
 
     async def _entered(self, call: ModelCall, stop: StopSignal) -> CallModelResult:
         entered = await self._journal.enter(
@@ -274,7 +279,7 @@ class ModelActivities:
             error_code=code,
             error=refusal,
         )
-        diagnostics = (*completed.diagnostics, *call.context.notes, *call.notes)
+        diagnostics = (*completed.diagnostics, *call.context.notes, *call.notes, *waited())
         usage = priced_usage(call, completed.usage)
         event = _called(call, attempt, message, completed.finish, diagnostics, usage)
         event = replace(event, provider=completed.provider, model=completed.model)

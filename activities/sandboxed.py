@@ -10,7 +10,7 @@ from activities.conversation import Conversations
 from activities.guard import Stopped, guarded, heartbeats
 from activities.toolcalls import Result, ToolCall
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
-from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable
+from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable, StorageUnavailable
 from milepost.domain.sessions import Session
 from milepost.ports.sandbox import Outcome, Sandbox
 from milepost.security.redaction import Redactor
@@ -115,6 +115,8 @@ class SandboxedCalls:
         except Stopped:
             call.stop.known()
             return Opened(stopped=True)
+        except StorageUnavailable:
+            raise
         except MilepostError as error:
             return Opened(error=error)
         return Opened(sandbox, sandbox.boot)

@@ -15,6 +15,7 @@ from activities.custom import CustomCalls
 from activities.guard import heartbeats
 from activities.hooks import Asked, HookedCalls, values_of, withheld
 from activities.internal import InternalCalls
+from activities.patience import patient, waited
 from activities.sandboxed import LOST_TEXT, Opened, SandboxedCalls
 from activities.siblings import enter_alone
 from activities.toolcalls import (
@@ -47,7 +48,7 @@ from milepost.ports.ledger import NewEvent
 from milepost.services.contents import Contents
 from milepost.services.effects import EffectJournal, Entered, Settlement
 from milepost.services.finishing import call_place, call_position, tool_event_key
-from milepost.services.stops import StopWatch
+from milepost.services.stops import StopSignal, StopWatch
 from milepost.tools import Planned, PlannedCustom, PlannedInternal, PlannedTool, plan
 
 
@@ -78,26 +79,30 @@ class ToolActivities:
     async def run_tool(self, params: RunToolParams) -> RunToolResult:
         """Run the call once, attach to it, or return its recorded end. A refused call gets an error result."""
         with boundary(), self._stops.watch(params.turn_id) as stop:
-            context = await self._conversations.call(params.turn_id, params.agent, params.model_effect_id)
-            called = context.model_call(params.model_effect_id)
-            part = called.message.calls[params.index]
-            arguments = await self._contents.load(part.arguments)
-            try:
-                planned = _plan(context, called.finish, part.tool, arguments)
-            except ToolRejected as error:
-                return await self._reject(params, part, error)
-            asked = Asked(params, part, context, arguments, values_of(planned, arguments), stop)
-            checked = await self._hooked.before(asked, planned)
-            content = part.arguments
-            if checked.rewritten_by:
-                content = await self._contents.store(checked.arguments, "application/json")
-            spec = _spec(params, part, context, checked.arguments, content)
-            call = ToolCall(params, part, spec, context, checked.planned, checked.arguments, stop, checked.rewritten_by)
-            if checked.stopped:
-                return await self._not_run(call, Entered(Entry.DISPATCH, None, stop_requested=True))
-            if checked.denied is not None:
-                return await self._not_run(call, await self._journal.deny(spec, params.claim, *checked.denied))
-            return await self._perform(call)
+            async with patient():
+                return await self._run(params, stop)
+
+    async def _run(self, params: RunToolParams, stop: StopSignal) -> RunToolResult:
+        context = await self._conversations.call(params.turn_id, params.agent, params.model_effect_id)
+        called = context.model_call(params.model_effect_id)
+        part = called.message.calls[params.index]
+        arguments = await self._contents.load(part.arguments)
+        try:
+            planned = _plan(context, called.finish, part.tool, arguments)
+        except ToolRejected as error:
+            return await self._reject(params, part, error)
+        asked = Asked(params, part, context, arguments, values_of(planned, arguments), stop)
+        checked = await self._hooked.before(asked, planned)
+        content = part.arguments
+        if checked.rewritten_by:
+            content = await self._contents.store(checked.arguments, "application/json")
+        spec = _spec(params, part, context, checked.arguments, content)
+        call = ToolCall(params, part, spec, context, checked.planned, checked.arguments, stop, checked.rewritten_by)
+        if checked.stopped:
+            return await self._not_run(call, Entered(Entry.DISPATCH, None, stop_requested=True))
+        if checked.denied is not None:
+            return await self._not_run(call, await self._journal.deny(spec, params.claim, *checked.denied))
+        return await self._perform(call)
 
     @activity.defn(name=END_CALLS.name)
     async def end_calls(self, params: EndCallsParams) -> EndCallsResult:
@@ -243,7 +248,7 @@ class ToolActivities:
             state=result.state,
             output=await self._contents.store(result.text),
             is_error=result.is_error,
-            detail=result.detail,
+            detail=result.detail if not waited() else {**result.detail, "notes": list(waited())},
             # Whoever wants more than `output` asks for the whole.
             full_output=None if result.full is None else await self._contents.store(result.full, preview=0),
         )

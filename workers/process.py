@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temporalio.client import Client
@@ -18,6 +18,7 @@ from activities.environments import EnvironmentActivities
 from activities.hooks import HookedCalls
 from activities.internal import InternalCalls, attachment_tools, output_tools
 from activities.models import ModelActivities
+from activities.patience import PatientLedger
 from activities.remembered import MemoryParts, memory_parts
 from activities.sandboxed import SandboxedCalls
 from activities.teams import TeamActivities
@@ -128,9 +129,10 @@ class TurnSteps:
 
 def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueues) -> TurnSteps:
     """Build the activities of turns; they need no Temporal client."""
+    stops = StopWatch(parts.ledger, parts.notifier)
+    parts = replace(parts, ledger=PatientLedger(parts.ledger))
     conversations = Conversations(parts.ledger, parts.contents, _open_checkpoints(parts))
     journal = EffectJournal(parts.ledger, parts.clock, parts.worker)
-    stops = StopWatch(parts.ledger, parts.notifier)
     turns = TurnActivities(
         parts.ledger,
         parts.clock,
@@ -209,7 +211,7 @@ class WorkerProcess:
     ) -> None:
         self._parts = parts
         self._queues = queues
-        self._guard = WorkspaceGuard(parts.ledger, parts.clock, parts.snapshots, parts.worker)
+        self._guard = WorkspaceGuard(PatientLedger(parts.ledger), parts.clock, parts.snapshots, parts.worker)
         self._forks = ForkCopier(parts.ledger, parts.clock, parts.snapshots)
         self._steps = turn_steps(parts, self._guard, self._choose_queues)
         self._starter = starter

@@ -367,7 +367,8 @@ CALL_MODEL = ActivityContract(
     "call_model",
     CallModelParams,
     CallModelResult,
-    start_to_close=timedelta(minutes=30),
+    # The longest call, and the longest wait for the ledger before and after it.
+    start_to_close=timedelta(minutes=50),
     heartbeat=timedelta(seconds=6),
     retry=RetryRule(maximum_attempts=6),
 )

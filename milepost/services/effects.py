@@ -112,6 +112,9 @@ class EffectJournal:
             # Locked: an earlier attempt that was taken for lost may end between the look and what is made of it.
             existing = tx.effects.lock(spec.effect_id)
             entry = on_entry(existing.state if existing else None, spec.effect_class)
+            if existing is not None and _is_ours(existing, self._worker, now):
+                # This very dispatch was committed, and only the word of it was lost.
+                return Entered(Entry.DISPATCH if existing.attempt == 1 else entry, existing)
             if entry is Entry.RETURN_RECORDED:
                 return Entered(entry, existing)
             if existing is not None and existing.state is EffectState.DISPATCHED and existing.result is not None:
@@ -196,6 +199,10 @@ class EffectJournal:
         def body(tx: LedgerTx) -> None:
             message = None if outcome.error_message is None else bounded_error(outcome.error_message)
             before = tx.effects.lock(spec.effect_id)
+            known = None if before is None else (before.state, before.attempt, before.finished_at)
+            if known == (outcome.state, attempt, now):
+                # This very outcome was committed, and only the word of it was lost.
+                return
             settled = tx.effects.settle(
                 spec.effect_id, attempt, outcome.state, now, outcome.result, outcome.error_code, message
             )
@@ -239,6 +246,10 @@ def _learn(tx: LedgerTx, answered: Answered, at: int) -> None:
     factor, samples = learnt(*known, ask.estimate, answered.reported_input)
     if samples != known[1]:
         tx.budgets.save_factor(ask.provider, ask.model, factor, samples, at)
+
+
+def _is_ours(effect: Effect, worker: str, at: int) -> bool:
+    return effect.state is EffectState.DISPATCHED and (effect.worker, effect.dispatched_at) == (worker, at)
 
 
 def _held(held: Held, at: int) -> Entered:

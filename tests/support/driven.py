@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from temporalio.testing import ActivityEnvironment
 
 from activities import conversation
+from activities.patience import PatientLedger
 from milepost.bootstrap.system import UuidIds
 from milepost.contracts.activities import (
     CallModelParams,
@@ -304,7 +305,7 @@ class Driver:
             checkpoints=checkpoints,
             checkpoint_settings=checkpoint_settings or CheckpointSettings(),
         )
-        guard = WorkspaceGuard(ledger, clock, None, parts.worker)
+        guard = WorkspaceGuard(PatientLedger(ledger), clock, None, parts.worker)
         self._steps = turn_steps(parts, guard, lambda *_: ("queue", "queue"))
         self.conversations = self._steps.conversations
         self._dispatcher = Dispatcher(ledger, _Accepting(), clock, parts.worker)
