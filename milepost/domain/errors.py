@@ -567,6 +567,28 @@ class SandboxLost(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class ProcessNotFound(MilepostError):
+    """The sandbox knows no terminal or background process of this id."""
+
+    code = "process_not_found"
+    kind = ErrorKind.NOT_FOUND
+
+
+class ProcessLimit(MilepostError):
+    """As many processes run in the sandbox as may."""
+
+    code = "process_limit"
+    kind = ErrorKind.CONFLICT
+
+
+class ProcessBusy(MilepostError):
+    """A terminal does not read what was typed; nothing of this was taken."""
+
+    code = "process_busy"
+    kind = ErrorKind.CONFLICT
+    retryable = True
+
+
 class EnvironmentNotReady(MilepostError):
     """What needs the Session's sandbox is refused until its environment is Ready; the text names state and way."""
 

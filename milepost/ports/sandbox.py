@@ -52,11 +52,15 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class Exec:
-    """Run a shell command (bash, else sh). `timeout` is seconds; `cwd` is relative to the workspace."""
+    """Run a shell command (bash, else sh). `timeout` is seconds; `cwd` is relative to the workspace.
+
+    `stdin` is all that the command can read, at most `MAX_STDIN_BYTES`; after it, and without it, comes the end.
+    """
 
     command: str
     cwd: str = "."
     timeout: float = 180.0
+    stdin: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,88 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class TerminalSize:
+    rows: int = 24
+    columns: int = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start a process that outlives the call: a command, or with `command` None an interactive shell.
+
+    With a `terminal` it gets a pseudo-terminal of that size, whose output is one stream, and can be written to; without
+    one it has no input, and `stdout` and `stderr` are one stream, and `command` is needed. After `lifetime` seconds (at
+    most `MAX_LIFETIME`) it is ended. `cwd` is relative to the workspace.
+    """
+
+    command: str | None
+    cwd: str = "."
+    terminal: TerminalSize | None = None
+    lifetime: float = 3600.0
+
+
+class ProcessEnd(StrEnum):
+    """Why a process runs no more."""
+
+    EXIT = "exit"
+    """By itself."""
+    ENDED = "ended"
+    """`Sandbox.end` was called."""
+    LIFETIME = "lifetime"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A spawned process. `command` None is a shell, `terminal` None is none, `started_at` is microseconds of the epoch.
+
+    `exit_code` is as in `Outcome`, and None while it runs or if `ended_by` is not `exit`. The output that is kept
+    begins at byte `first_offset` and ends before byte `bytes_out`, which is how much there was in all.
+    """
+
+    process_id: str
+    command: str | None
+    cwd: str
+    terminal: TerminalSize | None
+    running: bool
+    exit_code: int | None
+    started_at: int
+    bytes_out: int = 0
+    first_offset: int = 0
+    ended_by: ProcessEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOutput:
+    """Output from byte `offset` to before byte `next_offset`, which to read from the next time.
+
+    `gap` bytes between the offset that was asked for and `offset` are not kept any more. With `running` False and
+    `next_offset` equal to `bytes_out` there will be no more.
+    """
+
+    data: bytes
+    offset: int
+    next_offset: int
+    bytes_out: int
+    gap: int = 0
+    running: bool = True
+    exit_code: int | None = None
+    ended_by: ProcessEnd | None = None
+
+
+MAX_STDIN_BYTES = 8 * 1024 * 1024
+MAX_PROCESSES = 32
+"""That run at once in one sandbox; as many ended ones are kept to be read."""
+TERMINAL_BYTES = 64 * 1024
+"""How much of a terminal's output is kept."""
+BACKGROUND_BYTES = 1024 * 1024
+MAX_LIFETIME = 24 * 3600.0
+MAX_WAIT = 60.0
+MAX_INPUT_BYTES = 64 * 1024
+"""Of one `Sandbox.write`."""
+MAX_READ_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxHealth:
     """`unenforced` names limits that this host cannot enforce; they are shown, never silent."""
 
@@ -205,6 +291,44 @@ class Sandbox(Protocol):
 
     async def kill(self, effect_id: str) -> None:
         """Kill the operation's whole process tree, also children in other sessions or groups; idempotent."""
+
+    # Processes that outlive a call. They end with the container, and run on without any worker: a running one is use
+    # of the sandbox until its lifetime is over. All raise SandboxUnavailable if the sandbox cannot be reached or is
+    # another one by now, and all but `spawn` and `processes` ProcessNotFound for an id that it does not know.
+
+    async def spawn(self, process_id: str, spec: Spawn) -> ProcessInfo:
+        """Start a process; with an id that is known, tell of that one, running or ended, and start nothing.
+
+        Raises:
+            InvalidInput: the directory does not exist or lies outside the workspace, or a value is out of bounds.
+            ProcessLimit: too many processes run already.
+        """
+
+    async def processes(self) -> tuple[ProcessInfo, ...]:
+        """What runs, and what has ended and is still kept; the oldest first."""
+
+    async def read(
+        self, process_id: str, offset: int = 0, limit: int = TERMINAL_BYTES, wait: float = 0.0
+    ) -> ProcessOutput:
+        """Output from byte `offset` on, at most `limit` bytes; a negative offset counts from the end.
+
+        If there is nothing yet, wait up to `wait` seconds (at most `MAX_WAIT`) for output or the end.
+        """
+
+    async def write(self, process_id: str, data: bytes) -> None:
+        """Type into a terminal, at most `MAX_INPUT_BYTES`. Returns when the sandbox has taken it.
+
+        Raises:
+            InvalidInput: the process has no terminal, or has ended.
+            ProcessBusy: it does not read what was typed before.
+            SandboxLost: the link broke; it may have arrived or not. It is never sent twice.
+        """
+
+    async def resize(self, process_id: str, size: TerminalSize) -> None:
+        """Change a terminal's size; its foreground processes get SIGWINCH. Raises InvalidInput as `write`."""
+
+    async def end(self, process_id: str) -> None:
+        """End the process's whole tree, as `kill` does. Returns when nothing of it runs any more; idempotent."""
 
 
 class SandboxProvider(Protocol):

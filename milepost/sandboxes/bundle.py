@@ -10,7 +10,10 @@ import zlib
 from importlib import resources
 
 # Modules in an order in which each finds what it imports.
-_MODULES = ("wire", "kernel", "workspace", "files", "search", "children", "operation", "registry", "server", "main")
+_MODULES = (
+    *("wire", "kernel", "workspace", "files", "search", "children", "tree", "operation", "process", "registry"),
+    *("connection", "processes", "server", "main"),
+)
 
 _LOADER = """
 import sys, types

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from milepost.domain.errors import SandboxLost, SandboxUnavailable
 from milepost.ports.sandbox import OnOutput, Operation, Outcome
 from milepost.sandboxes import requests
+from milepost.sandboxes.processes import ProcessCalls
 from milepost.sandboxes.supervisor import wire
 
 PING_SECONDS = 10.0
@@ -218,7 +219,7 @@ class _HandOver:
     first: bool
 
 
-class SupervisorClient:
+class SupervisorClient(ProcessCalls):
     """Implements the port's `Sandbox` over a link. `reconnect_seconds` bounds how long a lost link is tried again.
 
     It belongs to the supervisor that answers first. If another one answers later, nothing is taken from it.
@@ -234,6 +235,7 @@ class SupervisorClient:
         self._boot = ""
         self.replaced = False
         """Another supervisor has answered; this client is of no more use."""
+        super().__init__(self._ask, self._environment)
         self._lock = asyncio.Lock()
 
     @property
@@ -383,6 +385,30 @@ class SupervisorClient:
             return
         except TimeoutError:
             raise SandboxUnavailable(f"The sandbox did not confirm the kill within {KILL_SECONDS:.0f} s.") from None
+
+    async def _ask(
+        self, head: dict[str, Any], body: bytes, seconds: float, *, again: bool
+    ) -> tuple[dict[str, Any], bytes]:
+        """See `milepost.sandboxes.processes.Asking`."""
+        sent, why = False, f"no answer within {seconds:.0f} s"
+        try:
+            async with asyncio.timeout(seconds):
+                while not sent or again:
+                    try:
+                        connection = await self._current()
+                        sent = True
+                        return await connection.ask(head, body, _Call(None, asyncio.get_running_loop().create_future()))
+                    except LinkDown as error:
+                        why = str(error)
+                        await asyncio.sleep(0.1)
+        except SandboxGone as error:
+            if not sent or again:
+                raise SandboxUnavailable(f"{error} What ran in it has ended.", fix="Open the sandbox again.") from None
+        except TimeoutError:
+            pass
+        if sent and not again:
+            raise SandboxLost(f"Whether the sandbox did what was asked is unknown: {why}.")
+        raise SandboxUnavailable(f"The sandbox cannot be reached: {why}.")
 
     async def close(self) -> None:
         """Release the connection; running operations go on."""

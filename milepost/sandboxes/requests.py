@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from milepost.domain.errors import PayloadTooLarge
-from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operation, Outcome, ReadFile, WriteFile
+from milepost.ports.sandbox import (
+    MAX_STDIN_BYTES,
+    EditFile,
+    Exec,
+    Glob,
+    Grep,
+    ListDir,
+    Operation,
+    Outcome,
+    ReadFile,
+    WriteFile,
+)
 from milepost.sandboxes.supervisor import wire
 
 MAX_OPERATION_BYTES = wire.MAX_BODY
@@ -26,9 +37,10 @@ def _bounded(owner: str, field: str, data: bytes, limit: int = MAX_OPERATION_BYT
 def request(operation: Operation, environment: Mapping[str, str]) -> tuple[dict[str, Any], bytes]:
     """Head and body of the `run` frame. Raises PayloadTooLarge."""
     match operation:
-        case Exec(command=command, cwd=cwd, timeout=timeout):
-            head = {"op": "exec", "cwd": cwd, "timeout": timeout, "env": dict(environment)}
-            return head, _bounded("exec", "command", _bytes(command), MAX_COMMAND_BYTES)
+        case Exec(command=command, cwd=cwd, timeout=timeout, stdin=stdin):
+            script = _bounded("exec", "command", _bytes(command), MAX_COMMAND_BYTES)
+            head = {"op": "exec", "cwd": cwd, "timeout": timeout, "env": dict(environment), "split": len(script)}
+            return head, script + _bounded("exec", "stdin", stdin, MAX_STDIN_BYTES)
         case ReadFile(path=path, offset=offset, limit=limit, unit=unit):
             return {"op": "read", "path": path, "offset": offset, "limit": limit, "unit": unit}, b""
         case WriteFile(path=path, data=data):

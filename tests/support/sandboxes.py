@@ -18,10 +18,11 @@ from milepost.ports.sandbox import (
     SandboxSpec,
     WriteFile,
 )
+from tests.support.processes import MemoryProcess, MemoryProcesses
 
 
 @dataclass
-class MemorySandbox:
+class MemorySandbox(MemoryProcesses):
     """Keeps files and a journal of every operation that really began, by effect id."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class MemorySandbox:
     ports: dict[int, str] = field(default_factory=dict)
     hangs: bool = False
     """Whether every operation runs until it is killed, not only commands that begin with `hang`."""
+    spawned: dict[str, MemoryProcess] = field(default_factory=dict)
 
     async def perform(
         self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None

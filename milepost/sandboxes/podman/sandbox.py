@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from milepost.domain.errors import MilepostError, SandboxUnavailable
-from milepost.ports.sandbox import OnOutput, Operation, Outcome, SandboxSpec
+from milepost.ports.sandbox import (
+    TERMINAL_BYTES,
+    OnOutput,
+    Operation,
+    Outcome,
+    ProcessInfo,
+    ProcessOutput,
+    SandboxSpec,
+    Spawn,
+    TerminalSize,
+)
 from milepost.sandboxes import bundle
 from milepost.sandboxes.client import Link, LinkDown, SandboxGone, SupervisorClient
-from milepost.sandboxes.podman.api import ExecLink, PodmanDown, PodmanError
+from milepost.sandboxes.podman.api import ExecLink, PodmanApi, PodmanDown, PodmanError
 from milepost.sandboxes.podman.folder import Identity
 from milepost.sandboxes.podman.mapping import AGENT, BRIDGE
 from milepost.sandboxes.podman.ports import COMMAND, Forwarder
@@ -72,8 +82,11 @@ class PodmanSandbox:
         Raises:
             SandboxUnavailable: neither could be confirmed, so the operation may still run.
         """
+        await self._surely(self._client.kill(effect_id))
+
+    async def _surely(self, ending: Awaitable[None]) -> None:
         try:
-            await self._client.kill(effect_id)
+            await ending
         except SandboxUnavailable as silent:
             # A container whose processes are used up takes no new bridge; its kill from outside always works.
             try:
@@ -81,23 +94,53 @@ class PodmanSandbox:
                     await self._kill_container()
             except (PodmanDown, PodmanError, MilepostError) as error:
                 raise SandboxUnavailable(
-                    f"The operation may still run: {silent.message} And its container could not be killed: {error}",
+                    f"It may still run: {silent.message} And its container could not be killed: {error}",
                     fix=f"Try again, or end it by hand: podman kill --signal KILL {self.container_id[:12]}",
                 ) from None
+
+    # --- processes, see the port ---------------------------------------------------------------------------------
+
+    async def spawn(self, process_id: str, spec: Spawn) -> ProcessInfo:
+        return await self._client.spawn(process_id, spec)
+
+    async def processes(self) -> tuple[ProcessInfo, ...]:
+        return await self._client.processes()
+
+    async def read(
+        self, process_id: str, offset: int = 0, limit: int = TERMINAL_BYTES, wait: float = 0.0
+    ) -> ProcessOutput:
+        return await self._client.read(process_id, offset, limit, wait)
+
+    async def write(self, process_id: str, data: bytes) -> None:
+        await self._client.write(process_id, data)
+
+    async def resize(self, process_id: str, size: TerminalSize) -> None:
+        await self._client.resize(process_id, size)
+
+    async def end(self, process_id: str) -> None:
+        """End the process; if the supervisor does not confirm, all that runs in the container."""
+        await self._surely(self._client.end(process_id))
+
+    # --- the container -------------------------------------------------------------------------------------------
 
     async def _kill_container(self) -> None:
         """Raises PodmanDown, PodmanError, SandboxUnavailable."""
         api = await self._service.api()
+        if not await self._runs(api):
+            return
         await api.kill(self.container_id)
         try:
             async with asyncio.timeout(DEATH_SECONDS):
                 while True:
-                    found = await api.container(self.container_id)
-                    if found is None or not found["State"].get("Running"):
+                    if not await self._runs(api):
                         return
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise SandboxUnavailable(f"it still runs {DEATH_SECONDS:.0f} s after its kill.") from None
+
+    async def _runs(self, api: PodmanApi) -> bool:
+        found = await api.container(self.container_id)
+        return found is not None and bool(found["State"].get("Running"))
 
     async def taken(self) -> bool:
         """Whether another supervisor answers although the container was not started again: a command poses as it.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import termios
 from collections.abc import Callable
 from typing import Any
 
@@ -26,12 +28,12 @@ _HOME_PATHS = (".venv/bin", ".local/bin")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def environment(image: dict[str, str], extra: dict[str, str], home: str) -> dict[str, str]:
-    """What the image sets and the person allowed; nothing of the supervisor."""
+def environment(image: dict[str, str], extra: dict[str, str], home: str, term: str = "dumb") -> dict[str, str]:
+    """What the image sets and the person allowed; nothing of the supervisor. `term` is the kind of terminal."""
     clean = {key: value for key, value in image.items() if not key.startswith("MILEPOST_")}
     clean["PATH"] = ":".join([*(f"{home}/{below}" for below in _HOME_PATHS), clean.get("PATH") or _DEFAULT_PATH])
     clean.setdefault("LANG", "C.UTF-8")
-    clean.update(HOME=home, TERM="dumb", **extra)
+    clean.update(HOME=home, TERM=term, **extra)
     return clean
 
 
@@ -54,23 +56,24 @@ def _prepare(keep: list[int]) -> None:
     kernel.raise_oom_score()
 
 
-def run_keeper(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, err: int, status: int) -> None:
+def run_keeper(shell: str, start: Callable[[], int], ends: list[int], err: int, status: int) -> None:
     """Start the command, adopt whatever it leaves behind, report its status, end when nothing is left.
 
-    The wait status of the command goes to `status` as text, with a 1 if it left processes behind, else a 0.
+    `start` gives the command's process id; `ends` are descriptors that it needs, `err` the one for a failure. The wait
+    status of the command goes to `status` as text, with a 1 if it left processes behind, else a 0.
     This process never returns.
     """
-    _prepare([cwd, out, err, status])
+    _prepare([*ends, err, status])
     kernel.become_subreaper()
     try:
-        main = _spawn(shell, command, cwd, env, out, err)
+        main = start()
     except OSError as error:
         os.write(err, f"{shell}: {error.strerror}\n".encode())
         os.write(status, b"%d 0" % (126 << 8))
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for fd in (cwd, out, err):
+    for fd in ends:
         os.close(fd)
     while True:
         try:
@@ -92,14 +95,13 @@ def _has_children() -> bool:
     return True
 
 
-def _spawn(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, err: int) -> int:
+def spawn(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, err: int, stdin: bytes = b"") -> int:
     """Process id of the command. posix_spawn, not fork: it does not copy this process's page tables."""
     os.fchdir(cwd)
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, out, 1),
-        (os.POSIX_SPAWN_DUP2, err, 2),
-    ]
+    given: tuple[Any, ...] = (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
+    if stdin:
+        given = (os.POSIX_SPAWN_DUP2, _in_memory("stdin", stdin, os.MFD_CLOEXEC), 0)
+    actions = [given, (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
     argv = _arguments(shell, command)
     try:
         return os.posix_spawn(shell, argv, env, file_actions=actions, setsid=True, setsigdef=_SIGNALS)
@@ -107,14 +109,40 @@ def _spawn(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, 
         return os.posix_spawn(shell, argv, env, file_actions=actions, setpgroup=0, setsigdef=_SIGNALS)
 
 
+def spawn_terminal(shell: str, command: bytes | None, cwd: int, env: dict[str, str], terminal: int) -> int:
+    """Process id of a command, or of an interactive shell, whose controlling terminal is the one given."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.fchdir(cwd)
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        for fd in range(3):
+            os.dup2(terminal, fd)
+        # No login shell: a profile of the distribution would put its own PATH in the place of the sandbox's.
+        os.execve(shell, [os.fsencode(shell)] if command is None else _arguments(shell, command), env)
+    except OSError as error:
+        os.write(2, f"{shell}: {error.strerror}\n".encode())
+    finally:
+        os._exit(126)
+
+
+def _in_memory(name: str, data: bytes, flags: int) -> int:
+    """An anonymous file that holds the data, at its beginning."""
+    fd = os.memfd_create(name, flags)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
 def _arguments(shell: str, command: bytes) -> list[bytes]:
     """The kernel takes at most 128 KiB in one argument; a longer script is read from an anonymous file."""
     if len(command) < MAX_ARGUMENT:
         return [os.fsencode(shell), b"-c", command]
-    fd = os.memfd_create("command", 0)  # No MFD_CLOEXEC: the shell reads it.
-    view = memoryview(command)
-    while view:
-        view = view[os.write(fd, view) :]
+    fd = _in_memory("command", command, 0)  # No MFD_CLOEXEC: the shell reads it.
     return [os.fsencode(shell), b"/proc/self/fd/%d" % fd]
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
-from . import children, kernel, wire
-from .workspace import Refused, Workspace
+from . import children, tree, wire
+from .workspace import Refused
 
 STREAM_LIMIT = 16 * 1024 * 1024
 TAIL_LIMIT = 64 * 1024
 FILE_SECONDS = 60.0
-TERM_GRACE = 0.2
-KEEPER_GRACE = 2.0
-MAX_SWEPT = 4096
 
 
 class Stream:
@@ -47,24 +41,18 @@ class Stream:
         return dropped > 0
 
 
-class Operation:
+class Operation(tree.Tree):
     """Runs from `start` to `settled`. `stop_reason` is None, `timeout`, `kill` or `leftovers`."""
 
     def __init__(self, effect_id: str, request: dict[str, Any]) -> None:
+        super().__init__()
         self.effect_id = effect_id
         self.kind = str(request.get("op"))
         self.streams = {"stdout": Stream(), "stderr": Stream()}
-        self.fds: dict[int, str] = {}
-        self.keeper = 0
-        self.exit_status: int | None = None
-        self.has_leftovers = False
-        self.deadline = 0.0
-        self.stop_reason: str | None = None
-        self.stopping_since = 0.0
-        self.ended_by_sweep: set[int] = set()
         self.outcome: dict[str, Any] | None = None
         self.result = b""
-        self._status = b""
+        if not self.is_command:
+            self.ask_first = ()
 
     @property
     def settled(self) -> bool:
@@ -73,6 +61,10 @@ class Operation:
     @property
     def is_command(self) -> bool:
         return self.kind == "exec"
+
+    @property
+    def adopts(self) -> bool:
+        return self.is_command
 
     @property
     def size(self) -> int:
@@ -86,7 +78,7 @@ class Operation:
             self.deadline = time.monotonic() + FILE_SECONDS
             (read_end, write_end) = os.pipe2(os.O_CLOEXEC)
             self.streams["stdout"] = Stream(wire.MAX_BODY + wire.MAX_HEAD)
-            self._fork(
+            self.fork(
                 {read_end: "stdout"},
                 [write_end],
                 lambda: children.run_file_operation(root, request, body, write_end),
@@ -94,103 +86,38 @@ class Operation:
         else:
             raise Refused("invalid", f"Unknown operation {self.kind!r}.")
 
-    def _start_command(self, root: str, home: str, request: dict[str, Any], command: bytes) -> None:
+    def _start_command(self, root: str, home: str, request: dict[str, Any], body: bytes) -> None:
         self.deadline = time.monotonic() + float(request["timeout"])
-        place = Workspace(root).locate(request.get("cwd") or ".")
-        try:
-            cwd = place.open_directory()
-        except OSError as error:
-            text = f"The working directory {place.shown} cannot be used: {error.strerror}."
-            raise Refused("not_found", text) from None
-        finally:
-            os.close(place.dirfd)
-        shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+        split = int(request.get("split", len(body)))
+        command, stdin = body[:split], body[split:]
         if b"\0" in command:
             raise Refused("invalid", "The command contains a NUL byte.")
+        cwd = tree.directory(root, request.get("cwd") or ".")
+        shell = tree.shell()
         env = children.environment(dict(os.environ), dict(request.get("env") or {}), home)
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         (out_r, out_w), (err_r, err_w), (status_r, status_w) = pipes
-        self._fork(
+
+        def start() -> int:
+            return children.spawn(shell, command, cwd, env, out_w, err_w, stdin)
+
+        self.fork(
             {out_r: "stdout", err_r: "stderr", status_r: "status"},
             [out_w, err_w, status_w, cwd],
-            lambda: children.run_keeper(shell, command, cwd, env, out_w, err_w, status_w),
+            lambda: children.run_keeper(shell, start, [cwd, out_w, err_w], err_w, status_w),
         )
 
-    def _fork(self, reads: dict[int, str], child_ends: list[int], run: Callable[[], None]) -> None:
-        try:
-            pid = os.fork()
-        except OSError:
-            for fd in [*reads, *child_ends]:
-                os.close(fd)
-            raise
-        if pid == 0:
-            try:
-                run()
-            finally:
-                os._exit(125)
-        for fd in child_ends:
-            os.close(fd)
-        self.keeper = pid
-        self.fds = reads
-        for fd in reads:
-            os.set_blocking(fd, False)
-
-    def readable(self, fd: int) -> bool:
-        """Take a piece of what is there; False once the descriptor is at its end."""
-        try:
-            piece = os.read(fd, 256 * 1024)
-        except BlockingIOError:
-            return True
-        name = self.fds[fd]
-        if name == "status":
-            self._status += piece
-            if not piece and self._status:
-                status, left = self._status.split()
-                self.exit_status, self.has_leftovers = int(status), left != b"0"
-        elif piece:
-            self.streams[name].add(piece)
-        return bool(piece)
-
-    def request_stop(self, reason: str) -> None:
-        """Begin to end the tree; `sweep` does it step by step, so that nothing waits."""
-        if self.settled or self.stop_reason is not None:
-            return
-        self.stop_reason = reason if self.exit_status is None else "leftovers"
-        self.stopping_since = time.monotonic()
-
-    def sweep(self) -> None:
-        """One pass: ask with SIGTERM, after a grace freeze and kill; last the keeper itself, if it hangs."""
-        age = time.monotonic() - self.stopping_since
-        pids = kernel.descendants({self.keeper})
-        if not self.is_command:
-            kernel.kill_now([*pids, self.keeper])
-            return
-        fresh = [pid for pid in pids if pid not in self.ended_by_sweep]
-        self.ended_by_sweep.update(fresh[: max(0, MAX_SWEPT - len(self.ended_by_sweep))])
-        if age < TERM_GRACE:
-            kernel.send(fresh, signal.SIGTERM)
-            kernel.send(fresh, signal.SIGCONT)
-        else:
-            kernel.kill_now(pids)
-        kernel.send([self.keeper], signal.SIGCONT)
-        if age > KEEPER_GRACE:
-            kernel.kill_now([self.keeper])
+    def take(self, name: str, piece: bytes) -> None:
+        self.streams[name].add(piece)
 
     def settle(self, keeper_status: int) -> None:
-        """All processes are gone: read what the pipes still hold and fix the outcome."""
-        for fd in list(self.fds):
-            # A pipe holds 1 MiB at most; the bound only guards against a writer that got the descriptor elsewhere.
-            for _ in range(256):
-                if not select.select([fd], [], [], 0)[0] or not self.readable(fd):
-                    break
-            os.close(fd)
-        self.fds = {}
+        """Fix the outcome."""
+        self.drain()
         self.outcome = self._command_outcome(keeper_status) if self.is_command else self._file_outcome()
 
     def _command_outcome(self, keeper_status: int) -> dict[str, Any]:
         truncated = [stream.finish() for stream in self.streams.values()]
-        status = self.exit_status if self.exit_status is not None else keeper_status
-        code: int | None = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        code: int | None = self.wait_code(keeper_status)
         detail: dict[str, Any] = {f"{name}_bytes": stream.total for name, stream in self.streams.items()}
         if self.stop_reason == "leftovers" and self.ended_by_sweep:
             detail["leftover_processes"] = len(self.ended_by_sweep)

@@ -12,18 +12,23 @@ import traceback
 from typing import Any
 
 from . import kernel, wire
+from .connection import Connection, Subscription
 from .operation import Operation
+from .process import Process
+from .processes import REQUESTS, Processes
 from .registry import MAX_RUNNING, Registry
+from .tree import Tree
 from .workspace import Refused
 
 MAX_CONNECTIONS = 64
 MAX_SUBSCRIPTIONS = 256
-CHUNK = 64 * 1024
-OUTBOX_HIGH = 256 * 1024
 IDLE_SECONDS = 30.0
 """A connection over which nothing comes for so long has nobody at its other end: a worker that lives sends pings."""
 ALONE_SECONDS = 15.0
-"""How long there may be no connection and nothing to do, until this process ends and its container with it."""
+"""How long there may be no connection and nothing to do, until this process ends and its container with it.
+
+A long-lived process that runs is something to do: it ends by itself, by request, or when its lifetime is over.
+"""
 UNHEARD_SECONDS = 3600.0
 """The same while a result has not been given to anybody: a worker that was killed may come back for it."""
 TICK = 1.0
@@ -32,31 +37,6 @@ SWEEP_TICK = 0.01
 HUNT_SECONDS = 5.0
 MAX_FAULTS = 20
 """Tracebacks written to the container's log."""
-
-
-class Subscription:
-    """One reader of one operation: how much of each stream it was sent."""
-
-    def __init__(self, operation: Operation) -> None:
-        self.operation = operation
-        self.sent = {"stdout": 0, "stderr": 0}
-
-    @property
-    def unsent(self) -> bool:
-        """Whether there is output, or the end, that the reader has not got."""
-        if self.operation.settled or not self.operation.is_command:
-            return self.operation.settled
-        return any(self.sent[name] < len(stream.data) for name, stream in self.operation.streams.items())
-
-
-class Connection:
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.decoder = wire.Decoder()
-        self.outbox = bytearray()
-        self.subscriptions: dict[int, Subscription] = {}
-        self.kills: list[tuple[int, Operation]] = []
-        self.heard = time.monotonic()
 
 
 class Server:
@@ -70,8 +50,9 @@ class Server:
         self.root, self.home, self.alone_seconds = root, home, alone_seconds
         self.boot = os.urandom(16).hex()
         self.registry = Registry()
-        self.keepers: dict[int, Operation] = {}
-        self.sweeping: set[Operation] = set()
+        self.processes = Processes(self._begin, self._stop, self._watch_terminal)
+        self.keepers: dict[int, Tree] = {}
+        self.sweeping: set[Tree] = set()
         self.unheard: set[str] = set()
         self.last_use = time.monotonic()
         self.hunting_until = 0.0
@@ -101,8 +82,8 @@ class Server:
         while not self._forgotten(time.monotonic()):
             for key, mask in self.selector.select(self._patience()):
                 self._dispatch(key, mask)
-            for operation in list(self.sweeping):
-                operation.sweep()
+            for tree in list(self.sweeping):
+                tree.sweep()
             now = time.monotonic()
             if self.hunting_until:
                 self._hunt(now)
@@ -134,21 +115,23 @@ class Server:
         if self.sweeping or self.hunting_until:
             return SWEEP_TICK
         now = time.monotonic()
-        deadlines = [operation.deadline - now for operation in self.keepers.values()]
+        deadlines = [tree.deadline - now for tree in self.keepers.values()]
+        for connection in self.connections.values():
+            deadlines += [reader.deadline - now for reader in connection.readers.values()]
         return max(SWEEP_TICK, min([TICK, *deadlines]))
 
     def _tick(self, now: float) -> None:
-        for operation in self.keepers.values():
-            if now >= operation.deadline and operation.stop_reason is None:
-                self._stop(operation, "timeout")
+        for tree in self.keepers.values():
+            if now >= tree.deadline and tree.stop_reason is None:
+                self._stop(tree, "lifetime" if isinstance(tree, Process) else "timeout")
         for connection in list(self.connections.values()):
             if now - connection.heard > IDLE_SECONDS:
                 self._drop(connection)
 
-    def _stop(self, operation: Operation, reason: str) -> None:
-        operation.request_stop(reason)
-        if operation.keeper in self.keepers:
-            self.sweeping.add(operation)
+    def _stop(self, tree: Tree, reason: str) -> None:
+        tree.request_stop(reason)
+        if tree.keeper in self.keepers:
+            self.sweeping.add(tree)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -165,21 +148,26 @@ class Server:
                 return
             if pid == 0:
                 return
-            operation = self.keepers.pop(pid, None)
-            if operation is not None:
-                self._settle(operation, status)
+            tree = self.keepers.pop(pid, None)
+            if tree is not None:
+                self._settle(tree, status)
 
-    def _settle(self, operation: Operation, status: int) -> None:
-        self.sweeping.discard(operation)
-        if operation.is_command and os.WIFSIGNALED(status):
+    def _settle(self, tree: Tree, status: int) -> None:
+        self.sweeping.discard(tree)
+        if tree.adopts and os.WIFSIGNALED(status):
             # The keeper itself was killed: what it had adopted has become ours.
             self.hunting_until = time.monotonic() + HUNT_SECONDS
             self._hunt(time.monotonic())
-        for fd in operation.fds:
+        for fd in tree.fds:
             self._forget(fd)
-        operation.settle(status)
-        self.registry.settled(operation)
-        self.unheard.add(operation.effect_id)
+        tree.settle(status)
+        if isinstance(tree, Operation):
+            self.registry.settled(tree)
+            self.unheard.add(tree.effect_id)
+        elif isinstance(tree, Process):
+            self.processes.settled()
+            if not tree.size and tree.ended_by == "exit":
+                self.unheard.add(tree.process_id)
 
     def _hunt(self, now: float) -> None:
         """Kill children that are no keeper: what a keeper had adopted when it was itself killed by a command."""
@@ -195,30 +183,45 @@ class Server:
         except KeyError:
             pass
 
-    def _output(self, fd: Any, _mask: int) -> None:
-        operation = next((found for found in self.keepers.values() if fd in found.fds), None)
-        if operation is None:
+    def _output(self, fd: Any, mask: int) -> None:
+        tree = next((found for found in self.keepers.values() if fd in found.fds), None)
+        if tree is None:
             self._forget(fd)
-        elif not operation.readable(fd):
-            name = operation.fds[fd]
+            return
+        if mask & selectors.EVENT_WRITE and isinstance(tree, Process):
+            tree.type()
+            self._watch_terminal(tree)
+        if mask & selectors.EVENT_READ and not tree.readable(fd):
+            name = tree.fds[fd]
             self._forget(fd)
-            if name == "status" and operation.has_leftovers:
-                self._stop(operation, "leftovers")
+            if name == "status" and tree.has_leftovers:
+                self._stop(tree, "leftovers")
+
+    def _watch_terminal(self, process: Process) -> None:
+        """Hear when the terminal takes more, as long as there is more to type."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.inbox else 0)
+        try:
+            self.selector.modify(process.terminal, events, self._output)
+        except (KeyError, ValueError):
+            pass
 
     def _start(self, effect_id: str, request: dict[str, Any], body: bytes) -> Operation:
         operation = Operation(effect_id, request)
-        if len(self.keepers) >= MAX_RUNNING:
+        if sum(isinstance(tree, Operation) for tree in self.keepers.values()) >= MAX_RUNNING:
             raise Refused("limit", f"{MAX_RUNNING} operations are running; wait for one to end.")
+        self._begin(operation, request, body)
+        self.registry.add(operation)
+        return operation
+
+    def _begin(self, tree: Operation | Process, request: dict[str, Any], body: bytes) -> None:
         try:
-            operation.start(self.root, self.home, request, body)
+            tree.start(self.root, self.home, request, body)
         except OSError as error:
             text = f"The sandbox cannot start another process ({error.strerror}); its limits are used up."
             raise Refused("limit", text) from None
-        self.keepers[operation.keeper] = operation
-        self.registry.add(operation)
-        for fd in operation.fds:
+        self.keepers[tree.keeper] = tree
+        for fd in tree.fds:
             self.selector.register(fd, selectors.EVENT_READ, self._output)
-        return operation
 
     # --- connections --------------------------------------------------------------------------------------------
 
@@ -236,9 +239,8 @@ class Server:
         connection = Connection(sock)
         self.connections[sock.fileno()] = connection
         self.selector.register(sock, selectors.EVENT_READ, self._traffic)
-        self._send(
-            connection, {"t": "hello", "protocol": wire.PROTOCOL, "boot": self.boot, "facts": kernel.facts(self.root)}
-        )
+        facts = kernel.facts(self.root)
+        connection.send({"t": "hello", "protocol": wire.PROTOCOL, "boot": self.boot, "facts": facts})
 
     def _drop(self, connection: Connection) -> None:
         self.connections.pop(connection.sock.fileno(), None)
@@ -264,23 +266,22 @@ class Server:
         if not data:
             self._drop(connection)
 
-    def _send(self, connection: Connection, head: dict[str, Any], body: bytes = b"") -> None:
-        connection.outbox += wire.encode(head, body)
-
     def _handle(self, connection: Connection, head: dict[str, Any], body: bytes) -> None:
         kind, rid = head.get("t"), head.get("rid")
         if kind == "ping":
-            self._send(connection, {"t": "pong"})
+            connection.send({"t": "pong"})
         elif kind == "detach":
             connection.subscriptions.pop(int(rid or 0), None)
-        elif kind in ("run", "attach", "kill") and isinstance(rid, int) and isinstance(head.get("id"), str):
+            connection.readers.pop(int(rid or 0), None)
+        elif kind in ("run", "attach", "kill", *REQUESTS) and isinstance(rid, int) and isinstance(head.get("id"), str):
             try:
-                self._request(connection, str(kind), rid, head, body)
+                answer = self.processes.request if kind in REQUESTS else self._request
+                answer(connection, str(kind), rid, head, body)
             except Refused as error:
-                self._send(connection, {"t": "refused", "rid": rid, "error_code": error.code, "error": error.text})
+                connection.send({"t": "refused", "rid": rid, "error_code": error.code, "error": error.text})
             except (KeyError, TypeError, ValueError) as error:
                 text = f"The request is malformed: {type(error).__name__}: {error}"[:500]
-                self._send(connection, {"t": "refused", "rid": rid, "error_code": "invalid", "error": text})
+                connection.send({"t": "refused", "rid": rid, "error_code": "invalid", "error": text})
         else:
             raise wire.WireError(f"unknown request {kind!r}")
 
@@ -292,52 +293,26 @@ class Server:
                 self._stop(operation, "kill")
                 connection.kills.append((rid, operation))
             else:
-                self._send(connection, {"t": "ok", "rid": rid})
+                connection.send({"t": "ok", "rid": rid})
             return
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
             raise Refused("limit", "Too many operations are watched over this connection.")
         attached = operation is not None
         if operation is None:
             if kind == "attach" or self.registry.was_evicted(effect_id):
-                self._send(connection, {"t": "unknown", "rid": rid, "evicted": self.registry.was_evicted(effect_id)})
+                connection.send({"t": "unknown", "rid": rid, "evicted": self.registry.was_evicted(effect_id)})
                 return
             operation = self._start(effect_id, head, body)
-        self._send(connection, {"t": "ack", "rid": rid, "attached": attached})
+        connection.send({"t": "ack", "rid": rid, "attached": attached})
         connection.subscriptions[rid] = Subscription(operation)
 
     def _pump(self, connection: Connection) -> None:
-        """Move output towards the reader as far as it keeps up; a slow reader costs no memory and stops no command."""
-        for rid, subscription in list(connection.subscriptions.items()):
-            self._advance(connection, rid, subscription)
-        for entry in [entry for entry in connection.kills if entry[1].settled]:
-            connection.kills.remove(entry)
-            self._send(connection, {"t": "ok", "rid": entry[0]})
+        self.unheard.difference_update(connection.advance())
         try:
-            while connection.outbox:
-                sent = connection.sock.send(connection.outbox[:OUTBOX_HIGH])
-                del connection.outbox[:sent]
-        except (BlockingIOError, InterruptedError):
-            pass
+            connection.flush()
         except OSError:
             self._drop(connection)
             return
         # Also when the socket took all: what is still to be read must not wait for the next event.
-        more = bool(connection.outbox) or any(item.unsent for item in connection.subscriptions.values())
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if more else 0)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_more else 0)
         self.selector.modify(connection.sock, events, self._traffic)
-
-    def _advance(self, connection: Connection, rid: int, subscription: Subscription) -> None:
-        operation = subscription.operation
-        done = operation.settled
-        if operation.is_command:
-            for name, stream in operation.streams.items():
-                while len(connection.outbox) < OUTBOX_HIGH and subscription.sent[name] < len(stream.data):
-                    start = subscription.sent[name]
-                    piece = bytes(stream.data[start : start + CHUNK])
-                    subscription.sent[name] += len(piece)
-                    self._send(connection, {"t": "out", "rid": rid, "s": name}, piece)
-                done = done and subscription.sent[name] == len(stream.data)
-        if done and operation.outcome is not None and len(connection.outbox) < OUTBOX_HIGH:
-            self._send(connection, {"t": "done", "rid": rid, **operation.outcome}, operation.result)
-            self.unheard.discard(operation.effect_id)
-            del connection.subscriptions[rid]

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_HEAD = 256 * 1024
 MAX_BODY = 24 * 1024 * 1024
 _LENGTHS = struct.Struct(">II")
