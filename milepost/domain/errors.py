@@ -589,6 +589,13 @@ class ProcessBusy(MilepostError):
     retryable = True
 
 
+class SandboxUnsupported(MilepostError):
+    """The back end of sandboxes cannot do what was asked; nothing was done, and nothing else was done in its place."""
+
+    code = "sandbox_unsupported"
+    kind = ErrorKind.INVALID
+
+
 class EnvironmentNotReady(MilepostError):
     """What needs the Session's sandbox is refused until its environment is Ready; the text names state and way."""
 

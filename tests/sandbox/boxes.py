@@ -1,4 +1,4 @@
-"""The two places the conformance suite runs in: a supervisor in plain namespaces, and one in a Podman container."""
+"""The supervisor in plain namespaces of this machine, without a container, for tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
-from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, Sandbox
+from milepost.domain.errors import SandboxUnsupported
+from milepost.ports.sandbox import Holding, Sandbox, SandboxHealth, SandboxLimits, SandboxSpec
 from milepost.sandboxes import bundle
-from milepost.sandboxes.client import SupervisorClient
+from milepost.sandboxes.client import LinkDown, SandboxGone, SupervisorClient
+from tests.support.needs import unavailable
 
 HOST_PYTHON = "/usr/bin/python3"
 
@@ -40,10 +41,10 @@ class SocketLink:
 class LocalSupervisor:
     """The supervisor as the first process of a PID namespace, on a directory of the host."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: Path | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mps-"))
-        self.workspace = self.folder / "workspace"
-        self.workspace.mkdir()
+        self.workspace = workspace or self.folder / "workspace"
+        self.workspace.mkdir(exist_ok=True)
         self.home = self.folder / "home"
         self.home.mkdir()
         user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
@@ -69,7 +70,7 @@ class LocalSupervisor:
                     return SocketLink(*await asyncio.open_unix_connection("\0" + self.address))
                 except OSError:
                     if self.process.poll() is not None:
-                        raise RuntimeError("the supervisor has ended") from None
+                        raise SandboxGone("The supervisor has ended.") from None
                     await asyncio.sleep(0.02)
 
     def client(self, environment: dict[str, str] | None = None) -> SupervisorClient:
@@ -81,27 +82,78 @@ class LocalSupervisor:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@dataclass
-class Box:
-    """A sandbox under test; `another` gives the view of a second worker process."""
+class LocalSandboxes:
+    """A provider of such supervisors. It has no images, networks, ports or volumes, and refuses who asks for one."""
 
-    sandbox: Sandbox
-    workspace: Path
-    root: str
-    another: Callable[[], Awaitable[Sandbox]]
-    privileged: bool
+    def __init__(self) -> None:
+        self._supervisors: dict[str, LocalSupervisor] = {}
+        self._clients: dict[str, SupervisorClient] = {}
+        self._others: list[SupervisorClient] = []
 
-    async def run(self, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
-        return await self.sandbox.perform(new_id(), operation, on_output)
+    async def check(self) -> SandboxHealth:
+        return SandboxHealth(ok=True, detail="plain namespaces", unenforced=("memory", "cpus"))
 
-    async def sh(self, command: str) -> Outcome:
-        return await self.run(Exec(command, timeout=60))
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        for what, asked in (
+            ("image", spec.image),
+            ("network", spec.network != "none"),
+            ("ports", spec.ports),
+            ("volumes", spec.volumes),
+            ("limits", spec.limits != SandboxLimits()),
+        ):
+            if asked:
+                raise SandboxUnsupported(f"Plain namespaces have no {what} to choose.", field=what)
+        found = self._supervisors.get(spec.session_id)
+        if found is None or found.process.poll() is not None:
+            await self.remove(spec.session_id)
+            found = self._supervisors[spec.session_id] = LocalSupervisor(Path(spec.workspace_path))
+            self._clients[spec.session_id] = found.client(spec.environment)
+        client = self._clients[spec.session_id]
+        with suppress(LinkDown):
+            await client.hello()
+        return client
 
-    async def processes(self, marker: str) -> list[str]:
-        """Command lines in the sandbox that begin with `marker`."""
-        script = "for d in /proc/[0-9]*; do tr '\\0' ' ' <$d/cmdline; echo; done 2>/dev/null"
-        lines = (await self.sh(script)).stdout.decode().splitlines()
-        return [line for line in lines if line.startswith(marker)]
+    def another(self, session_id: str) -> SupervisorClient:
+        """What a second worker would use."""
+        self._others.append(self._supervisors[session_id].client())
+        return self._others[-1]
+
+    def end(self, session_id: str) -> None:
+        """Kill the supervisor and all that runs under it."""
+        self._supervisors[session_id].process.kill()
+        self._supervisors[session_id].process.wait()
+
+    async def sessions(self) -> frozenset[str]:
+        return frozenset(self._supervisors)
+
+    async def remove(self, session_id: str) -> None:
+        client, found = self._clients.pop(session_id, None), self._supervisors.pop(session_id, None)
+        if client is not None:
+            await client.close()
+        if found is not None:
+            found.close()
+
+    async def destroy(self, session_id: str) -> None:
+        await self.remove(session_id)
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        return tuple(Holding("container", name, name, 1, "") for name in sorted(self._supervisors))
+
+    async def discard(self, holding: Holding) -> None:
+        await self.remove(holding.session_id)
+
+    async def close(self) -> None:
+        for client in self._others:
+            await client.close()
+        for session_id in list(self._supervisors):
+            await self.remove(session_id)
+
+
+def require_namespaces() -> None:
+    """End the test where nobody may make the namespaces that a local supervisor needs."""
+    probe = ["unshare", "--map-root-user", "--pid", "--mount", "--mount-proc", "--fork", "true"]
+    if shutil.which("unshare") is None or subprocess.run(probe, capture_output=True).returncode != 0:
+        unavailable("unshare", "this machine lets nobody make namespaces")
 
 
 def new_id() -> str:

@@ -132,24 +132,6 @@ async def test_root_on_the_workspace_of_somebody_else(sandbox: OpenSandbox, work
     assert ((workspace / "g").stat().st_uid, (workspace / "g").stat().st_gid) == (12345, 23456)
 
 
-async def test_sessions_do_not_see_each_other(sandbox: OpenSandbox, tmp_path: Path) -> None:
-    boxes = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-        boxes.append(await sandbox(tmp_path / name))
-    effect, started = new_id(), asyncio.Event()
-    task = asyncio.create_task(boxes[0].perform(effect, Exec("echo x; sleep 43210"), lambda *_: started.set()))
-    async with asyncio.timeout(30):
-        await started.wait()
-    assert await sh(boxes[1], "ls") == "two\n"
-    assert "43210" not in await sh(boxes[1], "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
-    with pytest.raises(SandboxLost):
-        await boxes[1].attach(effect)
-    await boxes[0].kill(effect)
-    assert (await task).killed
-
-
 async def test_a_fork_bomb_stays_in_its_limits_and_can_be_stopped(sandbox: OpenSandbox, workspace: Path) -> None:
     box = await sandbox(workspace, limits=SandboxLimits(pids=64))
     effect, started = new_id(), asyncio.Event()
@@ -511,37 +493,6 @@ async def test_a_killed_worker_loses_nothing_and_repeats_nothing(podman: PodmanP
     assert (outcome.exit_code, outcome.stdout, outcome.attached) == (5, b"begin\nend\n", True)
     assert (await box.perform(effect, Exec(command))).attached
     assert (workspace / "journal").read_text() == "ran\n"
-
-
-async def test_a_container_removed_under_a_command_is_a_lost_sandbox(podman: PodmanProvider, workspace: Path) -> None:
-    box = await podman.open(spec_of(podman, workspace))
-    effect, started = new_id(), asyncio.Event()
-    task = asyncio.create_task(box.perform(effect, Exec("echo x; sleep 100"), lambda *_: started.set()))
-    async with asyncio.timeout(30):
-        await started.wait()
-    await podman.remove("s")
-    with pytest.raises(SandboxLost):
-        await task
-    with pytest.raises(SandboxLost):
-        await box.attach(effect)
-    with pytest.raises(SandboxUnavailable):
-        await box.perform(new_id(), Exec("true"))
-    await box.kill(effect)
-
-
-async def test_a_restarted_container_has_lost_its_operations(podman: PodmanProvider, workspace: Path) -> None:
-    spec = spec_of(podman, workspace)
-    box = await podman.open(spec)
-    effect, started = new_id(), asyncio.Event()
-    task = asyncio.create_task(box.perform(effect, Exec("echo x; sleep 100"), lambda *_: started.set()))
-    async with asyncio.timeout(30):
-        await started.wait()
-    assert isinstance(box, PodmanSandbox)
-    await (await api_of(podman)).kill(box.container_id)
-    with pytest.raises(SandboxLost):
-        await task
-    with pytest.raises(SandboxLost):
-        await (await podman.open(spec)).attach(effect)
 
 
 async def test_a_sandbox_out_of_reach_is_killed_from_outside(

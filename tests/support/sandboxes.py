@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field, replace
 
-from milepost.domain.errors import SandboxLost, SandboxUnavailable
+from milepost.domain.errors import SandboxLost, SandboxUnavailable, SandboxUnsupported
 from milepost.ports.sandbox import (
     Exec,
     Holding,
+    ListDir,
     OnOutput,
     Operation,
     Outcome,
@@ -67,8 +69,14 @@ class MemorySandbox(MemoryProcesses):
                 if path not in self.files:
                     return Outcome(error_code="not_found", error=f"{path} does not exist.")
                 return Outcome(stdout=self.files[path], detail={"size": len(self.files[path])})
+            case ListDir():
+                lines = [
+                    json.dumps({"name": name, "kind": "file", "size": len(self.files[name])}) for name in self.files
+                ]
+                return Outcome(stdout="\n".join(sorted(lines)).encode(), detail={"entries": len(lines)})
             case _:
-                return Outcome(stdout=b"")
+                text = f"A sandbox in memory has no folder for {type(operation).__name__} to work on."
+                return Outcome(error_code=SandboxUnsupported.code, error=text)
 
     async def attach(
         self,

@@ -1,4 +1,4 @@
-"""File operations, on both back ends: results, confinement to the workspace, errors that help."""
+"""File operations: results, confinement to the workspace, errors that help."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import stat
 import pytest
 
 from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Outcome, ReadFile, WriteFile
-from tests.sandbox.boxes import Box
+from tests.sandbox.conformance.backends import Box, Capability
 
 MIB = 1024 * 1024
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs(Capability.FOLDER, Capability.SHELL)]
 
 
 def ok(outcome: Outcome) -> Outcome:
@@ -140,6 +140,7 @@ async def test_a_loop_of_links_is_refused(box: Box) -> None:
     assert "symbolic links" in str(outcome.error)
 
 
+@pytest.mark.needs(Capability.SEARCH)
 async def test_search_does_not_follow_links_out(box: Box) -> None:
     (box.workspace / "out").symlink_to("/etc")
     (box.workspace / "in").write_text("root:marker\n")
@@ -202,9 +203,8 @@ async def test_directories_and_missing_files_are_told_apart(box: Box) -> None:
     assert (await box.run(ReadFile("x" * 300))).error_code == "invalid"
 
 
-@pytest.mark.podman
-async def test_permissions_are_reported(podman_box: Box) -> None:
-    box = podman_box
+@pytest.mark.needs(Capability.USER)
+async def test_permissions_are_reported(box: Box) -> None:
     await box.sh("echo x > secret; chmod 000 secret; mkdir closed; chmod 500 closed; echo x > fixed; chmod 400 fixed")
     assert (await box.run(ReadFile("secret"))).error_code == "permission"
     assert (await box.run(WriteFile("closed/new", b""))).error_code == "permission"
@@ -289,6 +289,7 @@ async def test_list_tells_kinds_sizes_and_targets(box: Box) -> None:
     assert limited.detail == {"entries": 3, "shown": 2}
 
 
+@pytest.mark.needs(Capability.SEARCH)
 @pytest.mark.parametrize(
     ("pattern", "path", "expected"),
     [
@@ -315,12 +316,14 @@ async def test_glob(box: Box, pattern: str, path: str, expected: list[str]) -> N
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.needs(Capability.SEARCH)
 async def test_glob_refuses_to_climb(box: Box) -> None:
     assert (await box.run(Glob("../*"))).error_code == "outside_workspace"
     assert (await box.run(Glob("/etc/*"))).error_code == "outside_workspace"
     assert (await box.run(Glob("*", "missing"))).error_code == "not_found"
 
 
+@pytest.mark.needs(Capability.SEARCH)
 async def test_grep_finds_lines_in_path_order(box: Box) -> None:
     for name, text in (("b.txt", "one\nneedle b\n"), ("a/x.py", "needle a\n"), ("bin", "needle\0\n")):
         (box.workspace / name).parent.mkdir(parents=True, exist_ok=True)
@@ -335,6 +338,7 @@ async def test_grep_finds_lines_in_path_order(box: Box) -> None:
     assert ok(await box.run(Grep("-e"))).stdout == b""
 
 
+@pytest.mark.needs(Capability.SEARCH)
 async def test_grep_is_bounded_and_explains_a_bad_pattern(box: Box) -> None:
     (box.workspace / "f").write_text("x\n" * 3000 + "y" * 5000 + "z\n")
     outcome = ok(await box.run(Grep("x", limit=100)))
@@ -346,6 +350,7 @@ async def test_grep_is_bounded_and_explains_a_bad_pattern(box: Box) -> None:
     assert (await box.run(Grep("x", "missing"))).error_code == "not_found"
 
 
+@pytest.mark.needs(Capability.SEARCH)
 async def test_grep_honors_gitignore_and_looks_into_hidden_files(box: Box) -> None:
     for command in ("git init -q .", "echo ignored > .gitignore", "echo needle | tee ignored .config .git/x"):
         assert (await box.sh(command)).exit_code == 0

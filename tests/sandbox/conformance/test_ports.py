@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from pathlib import Path
 
 import pytest
 
-from milepost.ports.sandbox import Exec, SandboxSpec
-from milepost.sandboxes.podman.provider import PodmanProvider
+from milepost.ports.sandbox import Exec
+from tests.sandbox.boxes import new_id
+from tests.sandbox.conformance.backends import Backend, Capability
 
-pytestmark = pytest.mark.podman
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs(Capability.PORTS, Capability.SHELL)]
 
 PORT = 8123
 
@@ -25,24 +25,25 @@ async def asked(host: str, port: int) -> bytes:
 
 
 @pytest.mark.slow
-async def test_a_port_answers_on_loopback_alone(podman: PodmanProvider, tmp_path: Path) -> None:
-    box = await podman.open(SandboxSpec("s", podman.instance_id, str(tmp_path), ports=(PORT,)))
-    assert box.ports.keys() == {PORT}
-    host, _, number = box.ports[PORT].partition(":")
+async def test_a_port_answers_on_loopback_alone(backend: Backend, tmp_path: Path) -> None:
+    box = await backend.open(tmp_path, "ports", ports=(PORT,))
+    places = box.sandbox.ports
+    assert places.keys() == {PORT}
+    host, _, number = places[PORT].partition(":")
     assert host == "127.0.0.1"
     serve = f"echo from-inside > index.html; setsid python3 -m http.server {PORT} >/dev/null 2>&1 &"
-    server = asyncio.create_task(box.perform(uuid.uuid4().hex, Exec(f"{serve} sleep 20")))
+    server = asyncio.create_task(box.sandbox.perform(new_id(), Exec(f"{serve} sleep 20")))
     answer = b""
     async with asyncio.timeout(30):
         while b"from-inside" not in answer:
             await asyncio.sleep(0.1)
             answer = await asked(host, int(number))
     listening = await asyncio.to_thread(Path("/proc/net/tcp").read_text)
-    places = [line.split()[1] for line in listening.splitlines()[1:] if line.split()[3] == "0A"]
-    assert [place for place in places if place.endswith(f":{int(number):04X}") and place[:8] != "0100007F"] == []
+    bound = [line.split()[1] for line in listening.splitlines()[1:] if line.split()[3] == "0A"]
+    assert [place for place in bound if place.endswith(f":{int(number):04X}") and place[:8] != "0100007F"] == []
     for _ in range(20):
         assert b"from-inside" in await asked(host, int(number)), "connections are given back"
-    await podman.remove("s")
+    await backend.provider.remove("ports")
     with pytest.raises(OSError):
         await asyncio.open_connection(host, int(number))
     server.cancel()

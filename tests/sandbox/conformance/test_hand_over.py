@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from milepost.domain.errors import SandboxLost, SandboxUnavailable
 from milepost.ports.sandbox import Exec
-from milepost.sandboxes.client import SupervisorClient
-from tests.sandbox.boxes import Box, LocalSupervisor, new_id
+from tests.sandbox.boxes import new_id
+from tests.sandbox.conformance.backends import Box, Capability
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs(Capability.SHELL, Capability.FOLDER)]
 
 COMMAND = Exec("echo ran >> journal; echo out")
 
@@ -51,38 +49,6 @@ async def test_a_supervisor_it_was_not_meant_for_starts_nothing(box: Box) -> Non
     with pytest.raises(SandboxLost):
         await box.sandbox.attach(new_id(), operation=COMMAND)
     assert ran(box.workspace) == 0
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def restarted() -> AsyncIterator[tuple[SupervisorClient, str, Path]]:
-    """A client whose supervisor has just been replaced, the boot of the old one, and the new one's workspace."""
-    old, new = LocalSupervisor(), LocalSupervisor()
-    current = [old]
-    client = SupervisorClient(lambda: current[0].connect(), reconnect_seconds=20)
-    try:
-        await client.perform(new_id(), Exec("true"))
-        boot = client.boot
-        current[0] = new
-        old.process.kill()
-        old.process.wait()
-        yield client, boot, new.workspace
-    finally:
-        await client.close()
-        old.close()
-        new.close()
-
-
-async def test_what_was_meant_for_a_supervisor_that_is_gone_does_not_start(
-    restarted: tuple[SupervisorClient, str, Path], local_supervisor: LocalSupervisor
-) -> None:
-    client, boot, workspace = restarted
-    with pytest.raises(SandboxLost):
-        await client.attach(new_id(), operation=COMMAND, boot=boot)
-    with pytest.raises(SandboxUnavailable, match="nothing was done"):
-        await client.perform(new_id(), COMMAND, boot=boot)
-    with pytest.raises(SandboxUnavailable, match="nothing was done"):
-        await client.perform(new_id(), COMMAND)
-    assert (ran(workspace), client.boot, client.connected) == (0, boot, False)
 
 
 async def boot_of(box: Box) -> str:

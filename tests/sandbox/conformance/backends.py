@@ -1,0 +1,221 @@
+"""The back ends under test, and what each claims.
+
+A test names what it needs (`@pytest.mark.needs(Capability.SHELL)`) and runs on every back end that claims all of it.
+What a back end does not claim it must refuse by name: `test_refusals` asks each one for each of those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, Sandbox, SandboxProvider, SandboxSpec
+from milepost.sandboxes.podman.provider import PodmanProvider
+from milepost.sandboxes.podman.sandbox import PodmanSandbox
+from tests.sandbox.boxes import LocalSandboxes, clean, new_id
+from tests.support.podman import new_instance, remove_owned
+from tests.support.sandboxes import MemorySandboxes
+
+ENVIRONMENT = {"ALLOWED": "yes"}
+
+
+class Capability(StrEnum):
+    """What a test may need beside what every back end must do: whole files, ids that run once, Sessions apart."""
+
+    SHELL = "shell"
+    """Commands are run, in processes of a system of their own."""
+    FOLDER = "folder"
+    """The Workspace is a folder: edits, listings, links, names of any bytes."""
+    SEARCH = "search"
+    HOST_FOLDER = "host folder"
+    """That folder is one of this host, and files that are made in it belong to its owner."""
+    USER = "user"
+    """Commands run as an ordinary user in a system they cannot change."""
+    PORTS = "ports"
+    """Servers in the sandbox can be reached from this host's loopback."""
+    NETWORK = "network"
+    """A Session may choose its network."""
+    IMAGES = "images"
+    """A Session may name its image."""
+    VOLUMES = "volumes"
+    """What a setup command installed outlives the container."""
+    RESTART = "restart"
+    """The machine under the sandbox can be restarted; its files stay."""
+
+
+ALL = frozenset(Capability)
+CLAIMS: dict[str, frozenset[Capability]] = {
+    "local": frozenset(
+        {Capability.SHELL, Capability.FOLDER, Capability.SEARCH, Capability.HOST_FOLDER, Capability.RESTART}
+    ),
+    "podman": ALL,
+    "memory": frozenset(),
+}
+"""By back end. `local` is the supervisor in plain namespaces of this machine; `memory` runs nothing at all."""
+
+
+@dataclass
+class Box:
+    """A sandbox under test. `workspace` is its folder as the test sees it, `root` as commands see it."""
+
+    sandbox: Sandbox
+    spec: SandboxSpec
+    workspace: Path
+    root: str
+    privileged: bool
+    another: Callable[[], Awaitable[Sandbox]]
+    """The view of a second worker process."""
+
+    async def run(self, operation: Operation, on_output: OnOutput | None = None) -> Outcome:
+        return await self.sandbox.perform(new_id(), operation, on_output)
+
+    async def sh(self, command: str) -> Outcome:
+        return await self.run(Exec(command, timeout=60))
+
+    async def processes(self, marker: str) -> list[str]:
+        """Command lines in the sandbox that begin with `marker`."""
+        script = "for d in /proc/[0-9]*; do tr '\\0' ' ' <$d/cmdline; echo; done 2>/dev/null"
+        lines = (await self.sh(script)).stdout.decode().splitlines()
+        return [line for line in lines if line.startswith(marker)]
+
+    async def start(self, effect: str, command: str) -> asyncio.Task[Outcome]:
+        """A command that has put something out and runs on."""
+        started = asyncio.Event()
+        task = asyncio.create_task(self.sandbox.perform(effect, Exec(command), lambda *_: started.set()))
+        async with asyncio.timeout(30):
+            await started.wait()
+        return task
+
+
+class Backend(Protocol):
+    """One back end with an instance of its own."""
+
+    name: str
+    provider: SandboxProvider
+
+    async def box(self) -> Box:
+        """A sandbox that tests share, with an empty Workspace."""
+
+    async def open(self, folder: Path, session: str, **choices: Any) -> Box:
+        """A Session's sandbox on an empty folder."""
+
+    async def cut(self, box: Box) -> None:
+        """Break the connection to the sandbox, as a network would."""
+
+    async def restart(self, box: Box) -> None:
+        """End what runs the sandbox from outside, as a machine that goes down would."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class LocalBackend:
+    """See `LocalSandboxes`. Commands are root of their namespaces there."""
+
+    folder: Path
+    name: str = "local"
+    provider: LocalSandboxes = field(default_factory=LocalSandboxes)
+
+    async def box(self) -> Box:
+        self.folder.mkdir(exist_ok=True)
+        clean(self.folder)
+        return await self.open(self.folder, "shared")
+
+    async def open(self, folder: Path, session: str, **choices: Any) -> Box:
+        spec = SandboxSpec(session, "local", str(folder), environment=ENVIRONMENT, **choices)
+        sandbox = await self.provider.open(spec)
+
+        async def another() -> Sandbox:
+            return self.provider.another(session)
+
+        return Box(sandbox, spec, folder, str(folder), True, another)
+
+    async def cut(self, box: Box) -> None:
+        await box.sandbox._connection.link.close()  # type: ignore[attr-defined]
+
+    async def restart(self, box: Box) -> None:
+        self.provider.end(box.spec.session_id)
+
+    async def close(self) -> None:
+        await self.provider.close()
+
+
+@dataclass
+class PodmanBackend:
+    """Real containers of one provider, and of one more for each further worker."""
+
+    root: Path
+    folder: Path
+    name: str = "podman"
+    provider: PodmanProvider = field(init=False)
+    others: list[PodmanProvider] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.provider = PodmanProvider(self.root, new_instance())
+
+    async def box(self) -> Box:
+        self.folder.mkdir(exist_ok=True)
+        clean(self.folder)
+        return await self.open(self.folder, "shared")
+
+    async def open(self, folder: Path, session: str, **choices: Any) -> Box:
+        spec = SandboxSpec(session, self.provider.instance_id, str(folder), environment=ENVIRONMENT, **choices)
+
+        async def another() -> Sandbox:
+            self.others.append(PodmanProvider(self.root, self.provider.instance_id))
+            return await self.others[-1].open(replace(spec, fresh=False))
+
+        return Box(await self.provider.open(spec), spec, folder, "/workspace", False, another)
+
+    async def cut(self, box: Box) -> None:
+        await box.sandbox._client._connection.link.close()  # type: ignore[attr-defined]
+
+    async def restart(self, box: Box) -> None:
+        assert isinstance(box.sandbox, PodmanSandbox)
+        api = await self.provider._service.api()
+        await api.kill(box.sandbox.container_id)
+        async with asyncio.timeout(30):
+            while (found := await api.container(box.sandbox.container_id)) and found["State"].get("Running"):
+                await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        for provider in self.others:
+            await provider.close()
+        await remove_owned(self.provider)
+        with contextlib.suppress(Exception):
+            await self.provider.close()
+
+
+@dataclass
+class MemoryBackend:
+    """The double that tests of what stands above the port use."""
+
+    folder: Path
+    name: str = "memory"
+    provider: MemorySandboxes = field(default_factory=MemorySandboxes)
+
+    async def box(self) -> Box:
+        return await self.open(self.folder, new_id())
+
+    async def open(self, folder: Path, session: str, **choices: Any) -> Box:
+        spec = SandboxSpec(session, "memory", str(folder), **choices)
+        sandbox = await self.provider.open(spec)
+
+        async def another() -> Sandbox:
+            return sandbox
+
+        return Box(sandbox, spec, folder, "", False, another)
+
+    async def cut(self, box: Box) -> None:
+        """It has no connection."""
+
+    async def restart(self, box: Box) -> None:
+        self.provider.by_session[box.spec.session_id].lost = True
+
+    async def close(self) -> None:
+        await self.provider.close()
