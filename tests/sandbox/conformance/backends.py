@@ -29,6 +29,11 @@ class Capability(StrEnum):
 
     SHELL = "shell"
     """Commands are run, in processes of a system of their own."""
+    INPUT = "input"
+    """Commands read what they are given."""
+    PROCESSES = "processes"
+    """Background commands that outlive their call."""
+    TERMINALS = "terminals"
     FOLDER = "folder"
     """The Workspace is a folder: edits, listings, links, names of any bytes."""
     SEARCH = "search"
@@ -50,9 +55,7 @@ class Capability(StrEnum):
 
 ALL = frozenset(Capability)
 CLAIMS: dict[str, frozenset[Capability]] = {
-    "local": frozenset(
-        {Capability.SHELL, Capability.FOLDER, Capability.SEARCH, Capability.HOST_FOLDER, Capability.RESTART}
-    ),
+    "local": ALL - {Capability.USER, Capability.PORTS, Capability.NETWORK, Capability.IMAGES, Capability.VOLUMES},
     "podman": ALL,
     "memory": frozenset(),
 }

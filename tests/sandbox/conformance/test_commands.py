@@ -38,6 +38,16 @@ async def test_input_is_closed_and_there_is_no_terminal(box: Box) -> None:
     assert outcome.stdout == b"no terminal\n"
 
 
+@pytest.mark.needs(Capability.INPUT)
+async def test_a_command_reads_its_input_to_the_end(box: Box) -> None:
+    data = bytes(range(256)) * 4096
+    outcome = await box.run(Exec("cat", stdin=data))
+    assert outcome.stdout == data
+    assert (await box.run(Exec("cat; echo end"))).stdout == b"end\n"
+    with pytest.raises(PayloadTooLarge):
+        await box.run(Exec("cat", stdin=bytes(8 * 1024 * 1024 + 1)))
+
+
 async def test_output_arrives_while_the_command_runs(box: Box) -> None:
     pieces: list[tuple[str, bytes]] = []
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from milepost.domain.errors import SandboxLost, SandboxUnavailable
-from milepost.ports.sandbox import Exec, ReadFile, WriteFile
+from milepost.domain.errors import InvalidInput, ProcessNotFound, SandboxLost, SandboxUnavailable
+from milepost.ports.sandbox import Exec, ProcessEnd, ReadFile, Spawn, TerminalSize, WriteFile
 from tests.sandbox.boxes import new_id
 from tests.sandbox.conformance.backends import Backend, Box
 
@@ -56,6 +56,24 @@ async def test_a_stop_ends_a_command_and_is_idempotent(box: Box) -> None:
     assert (outcome.killed, outcome.exit_code) == (True, None)
     await box.sandbox.kill(effect)
     assert (await box.sandbox.attach(effect)).killed
+
+
+async def test_processes_are_known_by_their_ids_until_they_end(box: Box) -> None:
+    process_id, other = new_id(), await box.another()
+    first = await box.sandbox.spawn(process_id, Spawn("hang() { sleep 300; }; hang", terminal=TerminalSize()))
+    assert (first.running, first.exit_code, first.terminal) == (True, None, TerminalSize())
+    assert (await other.spawn(process_id, Spawn("exit 1"))).started_at == first.started_at
+    assert process_id in {info.process_id for info in await other.processes() if info.running}
+    await other.resize(process_id, TerminalSize(40, 100))
+    await box.sandbox.end(process_id)
+    await box.sandbox.end(process_id)
+    ended = await other.read(process_id, -1)
+    assert (ended.running, ended.exit_code, ended.ended_by) == (False, None, ProcessEnd.ENDED)
+    with pytest.raises(InvalidInput):
+        await box.sandbox.write(process_id, b"x")
+    for call in (box.sandbox.read("unknown"), box.sandbox.end("unknown"), box.sandbox.write("unknown", b"")):
+        with pytest.raises(ProcessNotFound):
+            await call
 
 
 async def test_only_the_one_it_was_meant_for_starts_an_operation(box: Box) -> None:

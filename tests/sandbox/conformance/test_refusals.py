@@ -44,6 +44,9 @@ PROBES: dict[Capability, Probe] = {
 
 ELSEWHERE = {
     Capability.SHELL: "a command that is not run cannot be told from one that is; only `memory` does not claim it",
+    Capability.INPUT: "see shell",
+    Capability.PROCESSES: "see shell; their bookkeeping is part of the core",
+    Capability.TERMINALS: "see shell",
     Capability.HOST_FOLDER: "where the files lie is no operation",
     Capability.USER: "whom commands run as is no operation; `local` runs them as root of its namespaces",
     Capability.RESTART: "what ends from outside asks nobody",

@@ -1,4 +1,4 @@
-"""Background processes and terminals, on both back ends: output, input, ends, trees, other workers."""
+"""Background processes and terminals: output, input, ends, trees, other workers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from milepost.ports.sandbox import (
     BACKGROUND_BYTES,
     MAX_PROCESSES,
     TERMINAL_BYTES,
-    Exec,
     ProcessEnd,
     ProcessOutput,
     Sandbox,
     Spawn,
     TerminalSize,
 )
-from tests.sandbox.boxes import Box, new_id
+from tests.sandbox.boxes import new_id
+from tests.sandbox.conformance.backends import Box, Capability
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs(Capability.SHELL, Capability.PROCESSES)]
 
 
 async def read_until(sandbox: Sandbox, process_id: str, text: bytes, offset: int = 0) -> tuple[bytes, int]:
@@ -113,6 +113,7 @@ async def test_a_lifetime_is_the_end(box: Box) -> None:
     assert (last.exit_code, last.ended_by) == (None, ProcessEnd.LIFETIME)
 
 
+@pytest.mark.needs(Capability.TERMINALS)
 async def test_a_shell_in_a_terminal_takes_keys_size_and_signals(box: Box) -> None:
     process_id = new_id()
     info = await box.sandbox.spawn(process_id, Spawn(None, terminal=TerminalSize(30, 100)))
@@ -135,6 +136,7 @@ async def test_a_shell_in_a_terminal_takes_keys_size_and_signals(box: Box) -> No
             await call
 
 
+@pytest.mark.needs(Capability.TERMINALS)
 async def test_a_change_of_size_is_signaled(box: Box) -> None:
     process_id = new_id()
     command = "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.02; done"
@@ -160,6 +162,7 @@ async def test_what_is_dropped_of_a_flood_is_told(box: Box, terminal: TerminalSi
     assert tail.data.replace(b"\r", b"").endswith(b"400000\nlast\n")
 
 
+@pytest.mark.needs(Capability.TERMINALS)
 async def test_much_that_is_typed_arrives_in_order_and_too_much_is_refused(box: Box) -> None:
     process_id = new_id()
     command = "stty raw -echo; echo ready; until [ -e go ]; do sleep 0.02; done; head -c 200000 > typed; echo done"
@@ -197,12 +200,3 @@ async def test_they_are_bounded_and_an_operation_has_room_beside_them(box: Box) 
     assert (await box.sh("echo still")).stdout == b"still\n"
     await asyncio.gather(*(box.sandbox.end(process_id) for process_id in ids))
     assert not [found for found in await box.sandbox.processes() if found.running]
-
-
-async def test_a_command_reads_its_input_to_the_end(box: Box) -> None:
-    data = bytes(range(256)) * 4096
-    outcome = await box.run(Exec("cat", stdin=data))
-    assert outcome.stdout == data
-    assert (await box.run(Exec("cat; echo end"))).stdout == b"end\n"
-    with pytest.raises(PayloadTooLarge):
-        await box.run(Exec("cat", stdin=bytes(8 * 1024 * 1024 + 1)))
