@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from milepost.domain.budgets import Excess
 from milepost.domain.errors import BudgetTimeUp, ContextTooLarge
 from milepost.domain.events import AgentStarted
 from milepost.domain.prices import ModelPrices
@@ -24,6 +25,10 @@ T = TypeVar("T")
 ERROR_SHARE = 0.15
 """How far an estimate may be off before it counts: a request is refused only if it is too long all the same."""
 LARGEST_NAMED = 3
+MISCOUNTED = 1.5
+"""Of an estimate: what a request may have at most, for a model of which nothing is learnt yet."""
+MAX_ANSWER_TOKENS = 131_072
+"""What an answer may have at most that nothing bounds, of a model whose window nobody knows."""
 OFF_LOOP_CHARACTERS = 200_000
 
 
@@ -72,11 +77,15 @@ def ask_of(started: AgentStarted, request: ModelRequest, route: int, found: Expe
     """What a try asks of the budget. `elapsed` is seconds since the turn was accepted."""
     tokens = math.ceil(found.input * MARGIN)
     prices = started.prices_of(route)
+    micros = None if prices is None else _micros(prices, tokens, found.output)
+    most, longest = math.ceil(found.input * MISCOUNTED), _longest(found, started.window_of(route))
+    dearest = Decimal(0) if prices is None or micros is None else _micros(prices, most, longest) - micros
     return Ask(
         budget=started.budget,
         agent=started.agent,
         tokens=tokens + found.output,
-        micros=None if prices is None else _micros(prices.cost(Usage(tokens, 0, found.output)).micros, found, prices),
+        micros=micros,
+        excess=Excess(most - tokens + longest - found.output, max(dearest, Decimal(0))),
         provider=request.provider,
         model=request.model,
         estimate=sum(item.tokens for item in found.items),
@@ -84,10 +93,18 @@ def ask_of(started: AgentStarted, request: ModelRequest, route: int, found: Expe
     )
 
 
-def _micros(cost: Decimal, found: Expected, prices: ModelPrices) -> Decimal:
+def _longest(found: Expected, window: int | None) -> int:
+    """Tokens that the answer may have at most."""
+    if found.bounded:
+        return found.output
+    return max(MAX_ANSWER_TOKENS if window is None else window - found.input, found.output)
+
+
+def _micros(prices: ModelPrices, sent: int, answered: int) -> Decimal:
     """The cost if every token of the answer were of its dearer class."""
-    base = prices.at(found.input)
-    return cost + max(base.reasoning - base.output, Decimal(0)) * found.output
+    base = prices.at(sent)
+    cost = prices.cost(Usage(sent, 0, answered)).micros
+    return cost + max(base.reasoning - base.output, Decimal(0)) * answered
 
 
 def check_window(started: AgentStarted, route: int, found: Expected) -> None:

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from temporalio import activity
 
+from activities.admission import enter_in_budget
 from activities.boundary import retry_error
 from activities.charges import ask_of, expected, in_time
 from activities.compacting import Draft, compactions_of, draft_of, was_compacted_for_refusal
@@ -24,7 +25,6 @@ from activities.modelcalls import (
     charge_of,
     failed_event,
     following_try,
-    lost_attempt,
     priced_usage,
     refused,
     retried_event,
@@ -47,7 +47,7 @@ from milepost.ports.ledger import Ledger, NewEvent
 from milepost.ports.models import SUMMARY, ModelCompleted, ModelGateway, ModelRequest, TokenCounters
 from milepost.services.budgeting import Answered
 from milepost.services.contents import Contents
-from milepost.services.effects import Charge, EffectJournal, Settlement
+from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.finishing import compacted_key, summary_position
 from milepost.services.stops import StopSignal
 
@@ -141,11 +141,8 @@ class Compactor:
     async def _summarized(self, call: ModelCall, draft: Draft, room: float, stop: StopSignal) -> Fit:
         summary = await self._call(call, draft, room)
         undone = draft.without_summary
-        entered = await self._journal.enter(
-            summary.spec,
-            call.params.claim,
-            lambda attempt: lost_attempt(summary, attempt),
-            charge=Charge(summary.ask, lambda attempt, error: self._refused(summary, undone, attempt, error)),
+        entered = await enter_in_budget(
+            self._journal, summary, lambda attempt, error: self._refused(summary, undone, attempt, error), stop
         )
         effect = entered.effect
         if effect is None or entered.stop_requested or effect.state is EffectState.CANCELLED:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from temporalio import activity
 
+from activities.admission import enter_in_budget
 from activities.boundary import boundary, retry_error
 from activities.charges import ask_of, check_window, expected, in_time
 from activities.compacting import still_too_long
@@ -22,7 +23,6 @@ from activities.modelcalls import (
     charge_of,
     failed_event,
     following_try,
-    lost_attempt,
     priced_usage,
     refused,
     retried_event,
@@ -70,7 +70,7 @@ from milepost.ports.models import ModelCompleted, ModelGateway, ModelRequest, Re
 from milepost.ports.system import Clock
 from milepost.services.budgeting import Answered
 from milepost.services.contents import Contents, text_bytes
-from milepost.services.effects import Charge, EffectJournal, Settlement
+from milepost.services.effects import EffectJournal, Settlement
 from milepost.services.finishing import called_key, model_position
 from milepost.services.stops import StopSignal, StopWatch
 
@@ -131,12 +131,7 @@ class ModelActivities:
         raise LedgerCorrupt(f"Turn {params.turn_id} is compacted again and again.")
 
     async def _entered(self, call: ModelCall, stop: StopSignal) -> CallModelResult:
-        entered = await self._journal.enter(
-            call.spec,
-            call.params.claim,
-            lambda attempt: lost_attempt(call, attempt),
-            charge=Charge(call.ask, lambda attempt, error: refused(call, attempt, error)),
-        )
+        entered = await enter_in_budget(self._journal, call, lambda attempt, error: refused(call, attempt, error), stop)
         if entered.entry is Entry.RETURN_RECORDED and entered.effect is not None and entered.effect.result:
             return decode(entered.effect.result, CallModelResult)
         if entered.stop_requested or entered.entry is not Entry.DISPATCH or entered.effect is None:

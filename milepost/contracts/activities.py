@@ -367,8 +367,8 @@ CALL_MODEL = ActivityContract(
     "call_model",
     CallModelParams,
     CallModelResult,
-    # The longest call, and the longest wait for the ledger before and after it.
-    start_to_close=timedelta(minutes=50),
+    # The longest call, and the longest waits: for others of its budget, and for the ledger before and after it.
+    start_to_close=timedelta(minutes=60),
     heartbeat=timedelta(seconds=6),
     retry=RetryRule(maximum_attempts=6),
 )

@@ -153,6 +153,14 @@ class Spending:
         return self.usage.spent.micros + self.assumed_micros + self.reserved_micros
 
 
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What an attempt may use beyond its reservation, as far as anybody can say."""
+
+    tokens: int = 0
+    micros: Decimal = Decimal(0)
+
+
 class ReservationState(StrEnum):
     OPEN = "open"
     SETTLED = "settled"
@@ -176,3 +184,4 @@ class Reservation:
     tokens: int
     micros: Decimal | None
     state: ReservationState = ReservationState.OPEN
+    excess: Excess = Excess()

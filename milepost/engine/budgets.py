@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from milepost.domain.budgets import Budget, Limits, Overflow, Reservation, ReservationState, Spending, Window
+from milepost.domain.budgets import Budget, Excess, Limits, Overflow, Reservation, ReservationState, Spending, Window
 from milepost.domain.teams import budget_owner
 from milepost.domain.usage import MICROS, Usage
 
@@ -86,6 +86,27 @@ def _breaches(
         more = asked.get(name, Decimal(0))
         if name in asked and used + more > limit:
             yield Breach(scope, name, used, more, limit)
+
+
+def crowded(
+    limits: Limits, spending: Spending, asked: Excess, held: Sequence[Excess], tokens: int, micros: Decimal
+) -> bool:
+    """Whether a call has no room beside those under way, all of which may use more than they have reserved.
+
+    `tokens` and `micros` are what it reserves itself. What all of them but one may use beyond their reservations has to
+    fit the limit: so it is passed by what one call uses beyond its own, and never by more. A call that is alone fits.
+    """
+    for limit, used, all_of in (
+        (limits.tokens, Decimal(spending.tokens + tokens), [Decimal(each.tokens) for each in (asked, *held)]),
+        (
+            None if limits.cost is None else limits.cost * MICROS,
+            spending.micros + micros,
+            [each.micros for each in (asked, *held)],
+        ),
+    ):
+        if limit is not None and used + sum(all_of) - max(all_of) > limit:
+            return True
+    return False
 
 
 def breach_of_tools(scope: str, limits: Limits, spending: Spending, calls: int) -> Breach | None:

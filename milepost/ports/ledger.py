@@ -406,6 +406,9 @@ class Budgets(Protocol):
 
     def open_of_turn(self, turn_id: str) -> list[Reservation]: ...
 
+    def open_with_excess(self, scopes: Iterable[str]) -> list[Reservation]:
+        """Those that are held in any of the scopes, of attempts that may use more than they have reserved."""
+
     def forget(self, turn_id: str) -> None:
         """Remove the settled reservations of a turn that ends: what they came to is in its events and its scopes."""
 

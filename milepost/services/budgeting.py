@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from enum import StrEnum
 
-from milepost.domain.budgets import Budget, Limits, Reservation, Spending
+from milepost.domain.budgets import Budget, Excess, Limits, Reservation, Spending
 from milepost.domain.effects import EffectSpec
 from milepost.domain.errors import BudgetExceeded
 from milepost.domain.events import BudgetReached, ContextCompacted, ModelCalled, ModelFailed, ModelRetried
@@ -23,7 +24,7 @@ class Ask:
     """What an attempt of a model call may use, under which budget. `micros` is None for an unknown price.
 
     `estimate` is the input as it was estimated without the learnt factor of `provider` and `model`.
-    `elapsed` is seconds since the turn was accepted.
+    `elapsed` is seconds since the turn was accepted. `excess` is what it may use beyond `tokens` and `micros` at most.
     """
 
     budget: Budget
@@ -34,6 +35,16 @@ class Ask:
     model: str = ""
     estimate: float = 0.0
     elapsed: float = 0.0
+    excess: Excess = field(default_factory=Excess)
+
+
+class Beside(StrEnum):
+    """What becomes of a call that might pass a limit together with others under way."""
+
+    ANY = "any"
+    """It is made: its place was given to it before."""
+    WAIT = "wait"
+    REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +56,17 @@ class Answered:
     reported_input: int | None = None
 
 
+class Crowded(Exception):
+    """A call that has no room beside those under way: ask again when one of them has ended."""
+
+
 def reserve(
-    tx: LedgerTx, spec: EffectSpec, attempt: int, ask: Ask, at: int
+    tx: LedgerTx, spec: EffectSpec, attempt: int, ask: Ask, at: int, beside: Beside = Beside.ANY
 ) -> tuple[BudgetExceeded | None, list[NewEvent]]:
     """Hold what an attempt may use in every scope it counts in; or say why it may not be made.
 
     The events tell of limits that are reached. The attempt before it, if nobody ended it, has been settled.
+    Raises Crowded for `Beside.WAIT`; nothing of the transaction may stay.
     """
     limited = rules.scopes(ask.budget, spec.session_id, spec.turn_id, ask.agent, at)
     states = tx.budgets.lock(limited, at)
@@ -60,6 +76,12 @@ def reserve(
         breach = breach or rules.breach(scope, limits, states[scope], ask.tokens, ask.micros)
     if breach is not None and rules.aborts(ask.budget):
         return exceeded(tx, breach, ask.agent, spec.turn_id), []
+    crowded = None if beside is Beside.ANY or not rules.aborts(ask.budget) else _crowded(tx, limited, states, ask)
+    if crowded is not None:
+        if beside is Beside.WAIT:
+            raise Crowded
+        text = f"The {crowded.partition('/')[0]} has no room for this call beside those under way, which may use it up."
+        return BudgetExceeded(text, fix="Raise the limit, or set `sampling.max_tokens` of the agents."), []
     states = {scope: rules.with_reserved(state, ask.tokens, ask.micros) for scope, state in states.items()}
     held = Reservation(
         effect_id=spec.effect_id,
@@ -70,6 +92,7 @@ def reserve(
         scopes=tuple(sorted(limited)),
         tokens=ask.tokens,
         micros=ask.micros,
+        excess=ask.excess,
     )
     tx.budgets.reserve(held, at)
     events = _alerts(limited, states, ask, spec.turn_id)
@@ -79,6 +102,17 @@ def reserve(
         events.append(_reached(ask, spec.turn_id, breach.scope, breach.limit, 100, used, breach.of, place))
     tx.budgets.save(states, at)
     return None, events
+
+
+def _crowded(tx: LedgerTx, limited: Mapping[str, Limits], states: Mapping[str, Spending], ask: Ask) -> str | None:
+    """The scope that has no room for a call beside others."""
+    bound = {scope: limits for scope, limits in limited.items() if limits.tokens is not None or limits.cost is not None}
+    held = tx.budgets.open_with_excess(bound) if bound else []
+    for scope, limits in bound.items():
+        others = [each.excess for each in held if scope in each.scopes]
+        if others and rules.crowded(limits, states[scope], ask.excess, others, ask.tokens, ask.micros or Decimal(0)):
+            return scope
+    return None
 
 
 def exceeded(tx: LedgerTx, breach: rules.Breach, agent: str, turn_id: str) -> BudgetExceeded:

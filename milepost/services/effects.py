@@ -14,7 +14,7 @@ from milepost.engine.effects import Entry, on_entry
 from milepost.engine.tokens import learnt
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.system import Clock
-from milepost.services.budgeting import Answered, Ask, reserve, settle_charged
+from milepost.services.budgeting import Answered, Ask, Beside, Crowded, reserve, settle_charged
 from milepost.services.finishing import bounded_error, uncertain_event
 from milepost.services.gate import Gate, Held, pass_gate
 from milepost.services.outcomes import reconciled_event
@@ -36,7 +36,7 @@ class Entered:
     approval: Approval | None = None
     at: int = 0
     blocked: bool = False
-    """Another agent's call is at work beside which this one may not be: nothing was dispatched, ask again."""
+    """A call is at work beside which this one may not be: nothing was dispatched, ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,14 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a model call may use; `refused(attempt, error)` is how it ends if no budget allows it."""
+    """What a model call may use; `refused(attempt, error)` is how it ends if no budget allows it.
+
+    `waits`: one that has no room beside calls under way comes back `blocked` instead.
+    """
 
     ask: Ask
     refused: Callable[[int, BudgetExceeded], tuple[Settlement, Sequence[NewEvent]]]
+    waits: bool = False
 
 
 class EffectJournal:
@@ -140,12 +144,17 @@ class EffectJournal:
             effect = tx.effects.dispatch(spec, now, self._worker)
             new = list(events(effect.attempt))
             settle_charged(tx, new, now)
-            refused = None if charge is None else self._reserve(tx, spec, effect.attempt, charge, new, now)
+            # An attempt that takes the place of one that was lost does not wait for others: they may wait for it.
+            resumed = existing is not None and existing.state is EffectState.DISPATCHED
+            refused = None if charge is None else self._reserve(tx, spec, effect.attempt, charge, new, now, resumed)
             tx.events.append(spec.session_id, StreamKind.SESSION, new, now)
             tx.notify(spec.session_id)
             return Entered(entry, effect) if refused is None else Entered(Entry.RETURN_RECORDED, refused)
 
-        return await self._ledger.write(body)
+        try:
+            return await self._ledger.write(body)
+        except Crowded:
+            return Entered(Entry.DISPATCH, None, blocked=True)
 
     async def deny(self, spec: EffectSpec, claim: str, error_code: str, error_message: str) -> Entered:
         """Leave the row of a call that is not made, with what denied it; a call that has one keeps it.
@@ -167,10 +176,11 @@ class EffectJournal:
         await self._ledger.write(lambda tx: tx.effects.note(spec.effect_id, attempt, outcome))
 
     def _reserve(
-        self, tx: LedgerTx, spec: EffectSpec, attempt: int, charge: Charge, new: list[NewEvent], at: int
+        self, tx: LedgerTx, spec: EffectSpec, attempt: int, charge: Charge, new: list[NewEvent], at: int, resumed: bool
     ) -> Effect | None:
         """Reserve; the settled effect if the budget does not allow it. Adds to the `new` events."""
-        refusal, told = reserve(tx, spec, attempt, charge.ask, at)
+        beside = Beside.ANY if resumed else Beside.WAIT if charge.waits else Beside.REFUSE
+        refusal, told = reserve(tx, spec, attempt, charge.ask, at, beside)
         new.extend(told)
         if refusal is None:
             return None

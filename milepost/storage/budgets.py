@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, select, update
 
-from milepost.domain.budgets import Limits, Reservation, ReservationState, Spending
+from milepost.domain.budgets import Excess, Limits, Reservation, ReservationState, Spending
 from milepost.ledger.codec import canonical_bytes, decimal_text, decode, encode, parse
 from milepost.storage.statements import PerDialect, insert_ignore
 from milepost.storage.tables import reservations, session_limits, spending, token_factors
@@ -36,6 +36,9 @@ _OPEN_OF_TURN = (
     select(reservations)
     .where(reservations.c.turn_id == bindparam("turn"), reservations.c.state == ReservationState.OPEN.value)
     .order_by(reservations.c.effect_id, reservations.c.attempt)
+)
+_OPEN_WITH_EXCESS = select(reservations).where(
+    reservations.c.state == ReservationState.OPEN.value, reservations.c.excess_tokens.is_not(None)
 )
 _FORGET = delete(reservations).where(
     reservations.c.turn_id == bindparam("turn"), reservations.c.state != ReservationState.OPEN.value
@@ -99,6 +102,8 @@ class SqlBudgets:
                 "state": held.state.value,
                 "created_at": at,
                 "settled_at": None,
+                "excess_tokens": held.excess.tokens or None,
+                "excess_micros": decimal_text(held.excess.micros) if held.excess.micros else None,
             },
         )
 
@@ -109,6 +114,11 @@ class SqlBudgets:
 
     def open_of_turn(self, turn_id: str) -> list[Reservation]:
         return [_reservation(row) for row in self._conn.execute(_OPEN_OF_TURN, {"turn": turn_id})]
+
+    def open_with_excess(self, scopes: Iterable[str]) -> list[Reservation]:
+        wanted = frozenset(scopes)
+        found = (_reservation(row) for row in self._conn.execute(_OPEN_WITH_EXCESS))
+        return [held for held in found if not wanted.isdisjoint(held.scopes)]
 
     def forget(self, turn_id: str) -> None:
         self._conn.execute(_FORGET, {"turn": turn_id})
@@ -140,4 +150,5 @@ def _reservation(row: Row[Any]) -> Reservation:
         tokens=row.tokens,
         micros=None if row.micros is None else Decimal(row.micros),
         state=ReservationState(row.state),
+        excess=Excess(row.excess_tokens or 0, Decimal(row.excess_micros or 0)),
     )

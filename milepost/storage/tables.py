@@ -538,6 +538,8 @@ reservations = Table(
     Column("state", Identifier, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("settled_at", BigInteger),
+    Column("excess_tokens", BigInteger),
+    Column("excess_micros", Utf8),
     PrimaryKeyConstraint("effect_id", "attempt"),
     Index("ix_reservations_open", "turn_id", sqlite_where=_OPEN_RESERVATION, postgresql_where=_OPEN_RESERVATION),
     CheckConstraint(one_of("state", ReservationState), name="state"),
