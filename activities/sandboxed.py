@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from activities.conversation import Conversations
+from activities.directories import noted, placed
 from activities.guard import Stopped, guarded, heartbeats
 from activities.toolcalls import Result, ToolCall
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
@@ -15,6 +16,7 @@ from milepost.domain.sessions import Session
 from milepost.ports.sandbox import Outcome, Sandbox
 from milepost.security.redaction import Redactor
 from milepost.services.finishing import CANCELLED_TEXT
+from milepost.services.shells import Shells
 from milepost.services.workbench import Workbench
 from milepost.services.workspaces import WorkspaceGuard, can_write
 from milepost.tools import PlannedTool, render
@@ -101,12 +103,18 @@ class SandboxedCalls:
     """Opens the sandbox, performs calls in it, and ends those that nobody attends to."""
 
     def __init__(
-        self, conversations: Conversations, workbench: Workbench, redactor: Redactor, guard: WorkspaceGuard
+        self,
+        conversations: Conversations,
+        workbench: Workbench,
+        redactor: Redactor,
+        guard: WorkspaceGuard,
+        shells: Shells,
     ) -> None:
         self._conversations = conversations
         self._guard = guard
         self._workbench = workbench
         self._redactor = redactor
+        self._shells = shells
 
     async def open(self, call: ToolCall) -> Opened:
         """Open the sandbox before the dispatch, which names it: that tells later whether a hand-over was possible."""
@@ -143,6 +151,7 @@ class SandboxedCalls:
         """How the call ended, or that it cannot be known."""
         if attach_to is None and (opened.stopped or await call.stop.heard()):
             return Result(EffectState.CANCELLED, CANCELLED_TEXT, True, {})
+        planned = await placed(self._shells, call, planned)
         work = _SandboxWork(self._workbench, call, planned, opened, attach_to)
         try:
             outcome = await guarded(work.run(), call.stop, work.kill)
@@ -155,7 +164,7 @@ class SandboxedCalls:
                 # It was dispatched before: that nobody can be asked now does not mean that it did not run.
                 return Result(EffectState.UNCERTAIN, LOST_TEXT, True, {"reason": str(error)}, error_code=error.code)
             return Result(EffectState.FAILED, str(error), True, {}, error_code=error.code)
-        return self._rendered(call.part.tool, planned, await self._hidden(outcome))
+        return noted(planned, self._rendered(call.part.tool, planned, await self._hidden(outcome)))
 
     async def end(self, session: Session, effect_id: str, tool: str, planned: PlannedTool) -> Result | None:
         """Kill a call that nobody attends to; None if its end cannot be learned."""

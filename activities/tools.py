@@ -12,6 +12,7 @@ from activities.boundary import boundary
 from activities.conversation import Conversations, TurnContext
 from activities.custom import LOST_TEXT as CUSTOM_LOST_TEXT
 from activities.custom import CustomCalls
+from activities.directories import moves
 from activities.guard import heartbeats
 from activities.hooks import Asked, HookedCalls, values_of, withheld
 from activities.internal import InternalCalls
@@ -230,7 +231,7 @@ class ToolActivities:
         event = await self._finished(call.params, call.part, spec.effect_id, attempt, result)
         message = result.text if result.is_error and result.state is not EffectState.SUCCEEDED else None
         outcome = Settlement(result.state, encode(returned), result.error_code, message)
-        await self._journal.settle(spec, attempt, outcome, [event])
+        await self._journal.settle(spec, attempt, outcome, [event, *moves(call, result)])
         return returned
 
     async def _finished(

@@ -54,6 +54,7 @@ from milepost.services.memory_edits import MemoryEdits
 from milepost.services.memory_stores import MemoryStores
 from milepost.services.outputs import OutputReader
 from milepost.services.reconcile import Reconciler
+from milepost.services.shells import Shells
 from milepost.services.stops import StopWatch
 from milepost.services.teams import Teams
 from milepost.services.token_counts import RememberedCounts
@@ -161,7 +162,7 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
         counters,
         compactor,
     )
-    sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard)
+    sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard, Shells(parts.ledger))
     custom = CustomCalls(parts.custom_tools, parts.redactor)
     outputs, files = OutputReader(parts.ledger, parts.contents), AttachmentReader(parts.ledger, parts.contents)
     internal = InternalCalls({**output_tools(outputs), **attachment_tools(files), **memory.tools})

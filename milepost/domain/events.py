@@ -25,6 +25,7 @@ from milepost.domain.memory import MemorySettings
 from milepost.domain.memory_events import MEMORY_EVENTS, BlockWritten, MemoryEvent, MemoryWritten
 from milepost.domain.messages import AssistantMessage, FinishReason, Sampling
 from milepost.domain.prices import ModelPrices, RoutePrices
+from milepost.domain.processes import PROCESS_EVENTS, ProcessEvent
 from milepost.domain.providers import Route
 from milepost.domain.team_events import TEAM_EVENTS, TeamEvent
 from milepost.domain.teams import AgentFailure, AgentRole
@@ -698,6 +699,7 @@ Event = (
     | MemoryConsolidated
     | MemoryEvent
     | TeamEvent
+    | ProcessEvent
 )
 
 SESSION_EVENTS: tuple[type[Event], ...] = (
@@ -739,6 +741,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     *MEMORY_EVENTS,
     MemoryConsolidated,
     *TEAM_EVENTS,
+    *PROCESS_EVENTS,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,

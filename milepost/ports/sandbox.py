@@ -55,12 +55,16 @@ class Exec:
     """Run a shell command (bash, else sh). `timeout` is seconds; `cwd` is relative to the workspace.
 
     `stdin` is all that the command can read, at most `MAX_STDIN_BYTES`; after it, and without it, comes the end.
+    With `keep_cwd` the outcome's detail says in `cwd` where the shell was at its end, relative to the workspace, and is
+    without it where that cannot be told; `cwd_outside` is the path of a directory outside the workspace instead. A
+    `cwd` that cannot be used any more is then no refusal: the command runs in the workspace, and `cwd_lost` is why.
     """
 
     command: str
     cwd: str = "."
     timeout: float = 180.0
     stdin: bytes = b""
+    keep_cwd: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,10 @@ def _bounded(owner: str, field: str, data: bytes, limit: int = MAX_OPERATION_BYT
 def request(operation: Operation, environment: Mapping[str, str]) -> tuple[dict[str, Any], bytes]:
     """Head and body of the `run` frame. Raises PayloadTooLarge."""
     match operation:
-        case Exec(command=command, cwd=cwd, timeout=timeout, stdin=stdin):
+        case Exec(command=command, stdin=stdin):
             script = _bounded("exec", "command", _bytes(command), MAX_COMMAND_BYTES)
-            head = {"op": "exec", "cwd": cwd, "timeout": timeout, "env": dict(environment), "split": len(script)}
+            head = {"op": "exec", "cwd": operation.cwd, "timeout": operation.timeout, "keep_cwd": operation.keep_cwd}
+            head |= {"env": dict(environment), "split": len(script)}
             return head, script + _bounded("exec", "stdin", stdin, MAX_STDIN_BYTES)
         case ReadFile(path=path, offset=offset, limit=limit, unit=unit):
             return {"op": "read", "path": path, "offset": offset, "limit": limit, "unit": unit}, b""

@@ -109,7 +109,8 @@ _ALL = {
         ToolDefinition(
             "bash",
             "Run a shell command in the workspace, inside the sandbox. It has no input and no terminal. When it ends, "
-            "all processes it started are ended too. At most 32 KiB of each output are returned, beginning and end.",
+            "all processes it started are ended too. The working directory is kept: after 'cd sub' the next command "
+            "begins in sub; variables are not. At most 32 KiB of each output are returned, beginning and end.",
             _object(
                 {
                     "command": {"type": "string", "minLength": 1},

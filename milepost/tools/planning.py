@@ -238,5 +238,5 @@ _OPERATIONS: dict[str, Callable[[dict[str, Any]], Operation]] = {
     "list_dir": lambda a: ListDir(a.get("path", "."), LIST_ENTRIES),
     "grep": lambda a: Grep(a["pattern"], a.get("path", "."), a.get("glob"), GREP_MATCHES),
     "glob": lambda a: Glob(a["pattern"], a.get("path", "."), GLOB_MATCHES),
-    "bash": lambda a: Exec(a["command"], ".", float(a.get("timeout", BASH_TIMEOUT_SECONDS))),
+    "bash": lambda a: Exec(a["command"], timeout=float(a.get("timeout", BASH_TIMEOUT_SECONDS)), keep_cwd=True),
 }

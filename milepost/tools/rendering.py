@@ -104,6 +104,12 @@ def _ending(operation: Exec, outcome: Outcome, detail: dict[str, Any]) -> str:
         notes.append(f"[exit code {outcome.exit_code}]")
     if outcome.truncated:
         notes.append("[the output was over 16 MiB; its middle part was not kept]")
+    if detail.get("cwd_lost"):
+        notes.append(f"[{detail['cwd_lost']} The command ran in the workspace.]")
+    if detail.get("cwd_outside"):
+        notes.append(f"[{detail['cwd_outside']} is outside the workspace; the next command begins in the workspace]")
+    elif detail.get("cwd") not in (None, operation.cwd):
+        notes.append(f"[the next command begins in {detail['cwd']}]")
     if detail.get("leftover_processes"):
         notes.append(f"[{detail['leftover_processes']} background processes were ended with the command]")
     return "\n".join(notes)

@@ -52,8 +52,8 @@ ACCEPTED: list[tuple[str, dict[str, Any], Operation]] = [
     ("grep", {"pattern": "a.b"}, Grep("a.b", ".", None, 500)),
     ("grep", {"pattern": "a", "path": "p", "glob": "*.py"}, Grep("a", "p", "*.py", 500)),
     ("glob", {"pattern": "**/*"}, Glob("**/*", ".", 2000)),
-    ("bash", {"command": "ls"}, Exec("ls", ".", 180.0)),
-    ("bash", {"command": "ls", "timeout": 3600}, Exec("ls", ".", 3600.0)),
+    ("bash", {"command": "ls"}, Exec("ls", ".", 180.0, keep_cwd=True)),
+    ("bash", {"command": "ls", "timeout": 3600}, Exec("ls", ".", 3600.0, keep_cwd=True)),
 ]
 
 
@@ -106,7 +106,7 @@ def test_rejections_tell_the_model_what_to_change(tool: str, arguments: str, say
 def test_double_encoded_arguments_are_repaired_once_and_that_is_recorded() -> None:
     once = json.dumps(json.dumps({"command": "ls"}))
     planned = plan("bash", once)
-    assert (planned.operation, planned.repaired) == (Exec("ls", ".", 180.0), True)
+    assert (planned.operation, planned.repaired) == (Exec("ls", ".", 180.0, keep_cwd=True), True)
     with pytest.raises(ToolRejected):
         plan("bash", json.dumps(once))
 

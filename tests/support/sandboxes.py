@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import posixpath
 from dataclasses import dataclass, field, replace
 
 from milepost.domain.errors import SandboxLost, SandboxUnavailable, SandboxUnsupported
@@ -60,6 +61,8 @@ class MemorySandbox(MemoryProcesses):
                 return Outcome(exit_code=int(command.removeprefix("exit ")), stderr=b"failed\n")
             case Exec(command=command) if command.startswith("big "):
                 return Outcome(exit_code=0, stdout=b"x" * int(command.removeprefix("big ")))
+            case Exec(command=command, keep_cwd=True) if command.startswith("cd "):
+                return Outcome(exit_code=0, detail=_place(command.removeprefix("cd "), operation.cwd))
             case Exec(command=command):
                 return Outcome(exit_code=0, stdout=f"ran {command}\n".encode())
             case WriteFile(path=path, data=data):
@@ -100,6 +103,14 @@ class MemorySandbox(MemoryProcesses):
 
     def commands(self) -> list[str]:
         return [operation.command for _, operation in self.journal if isinstance(operation, Exec)]
+
+
+def _place(path: str, cwd: str) -> dict[str, int | str]:
+    """Where `cd` leads, as the port says it."""
+    place = posixpath.normpath(posixpath.join("/workspace", cwd, path))
+    if place != "/workspace" and not place.startswith("/workspace/"):
+        return {"cwd_outside": place}
+    return {"cwd": posixpath.relpath(place, "/workspace")}
 
 
 class MemorySandboxes:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import termios
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 from . import files, kernel, search, wire
-from .workspace import Refused, Workspace, refusal
+from .workspace import MAX_PATH, Refused, Workspace, refusal
 
 FILE_OPERATIONS: dict[str, Callable[[Workspace, dict[str, Any], bytes], files.Result]] = {
     "read": files.read,
@@ -56,12 +57,14 @@ def _prepare(keep: list[int]) -> None:
     kernel.raise_oom_score()
 
 
-def run_keeper(shell: str, start: Callable[[], int], ends: list[int], err: int, status: int) -> None:
+def run_keeper(
+    shell: str, start: Callable[[], int], ends: list[int], err: int, status: int, note: Optional[ShellNote] = None
+) -> None:
     """Start the command, adopt whatever it leaves behind, report its status, end when nothing is left.
 
     `start` gives the command's process id; `ends` are descriptors that it needs, `err` the one for a failure. The wait
-    status of the command goes to `status` as text, with a 1 if it left processes behind, else a 0.
-    This process never returns.
+    status of the command goes to `status` as text, with a 1 if it left processes behind, else a 0, then what the shell
+    has noted. This process never returns.
     """
     _prepare([*ends, err, status])
     kernel.become_subreaper()
@@ -81,7 +84,7 @@ def run_keeper(shell: str, start: Callable[[], int], ends: list[int], err: int, 
         except ChildProcessError:
             os._exit(0)
         if pid == main:
-            os.write(status, b"%d %d" % (result, _has_children()))
+            os.write(status, b"%d %d %s" % (result, _has_children(), b"" if note is None else note.read()))
             os.close(status)
 
 
@@ -93,6 +96,38 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+class ShellNote:
+    """Where a shell writes its working directory at its end: an anonymous file of the keeper.
+
+    By its path in /proc, so that the shell has no descriptor that a script could use for something else.
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def prepare(self, shell: str, command: bytes, env: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+        """Script and environment that make the shell note it; only in the keeper, which must have closed the rest.
+
+        Bash reads what it runs first from the file of BASH_ENV, so that lines of the script keep their numbers; the one
+        that the image may name is read as before.
+        """
+        self._fd = os.memfd_create("cwd")
+        first = b"trap 'pwd -P >/proc/%d/fd/%d' EXIT\n" % (os.getpid(), self._fd)
+        if not shell.endswith("/bash"):
+            return first + command, env
+        given = env.get("BASH_ENV")
+        after = b'export BASH_ENV=%s; . "$BASH_ENV"\n' % shlex.quote(given).encode() if given else b"unset BASH_ENV\n"
+        script = _in_memory("bash", first + after, os.MFD_CLOEXEC)
+        return command, {**env, "BASH_ENV": f"/proc/{os.getpid()}/fd/{script}"}
+
+    def read(self) -> bytes:
+        """What was noted; empty if nothing was, or no path."""
+        if self._fd < 0:
+            return b""
+        path = os.pread(self._fd, MAX_PATH + 2, 0)
+        return path[:-1] if path.startswith(b"/") and path.endswith(b"\n") and len(path) <= MAX_PATH + 1 else b""
 
 
 def spawn(shell: str, command: bytes, cwd: int, env: dict[str, str], out: int, err: int, stdin: bytes = b"") -> int:

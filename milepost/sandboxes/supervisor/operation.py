@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, Optional
 
 from . import children, tree, wire
-from .workspace import Refused
+from .workspace import Refused, show
 
 STREAM_LIMIT = 16 * 1024 * 1024
 TAIL_LIMIT = 64 * 1024
@@ -51,6 +51,8 @@ class Operation(tree.Tree):
         self.streams = {"stdout": Stream(), "stderr": Stream()}
         self.outcome: dict[str, Any] | None = None
         self.result = b""
+        self._detail: dict[str, Any] = {}
+        self._root: Optional[str] = None
         if not self.is_command:
             self.ask_first = ()
 
@@ -92,20 +94,34 @@ class Operation(tree.Tree):
         command, stdin = body[:split], body[split:]
         if b"\0" in command:
             raise Refused("invalid", "The command contains a NUL byte.")
-        cwd = tree.directory(root, request.get("cwd") or ".")
+        keeps = bool(request.get("keep_cwd"))
+        cwd = self._directory(root, str(request.get("cwd") or "."), keeps)
+        self._root = root if keeps else None
         shell = tree.shell()
         env = children.environment(dict(os.environ), dict(request.get("env") or {}), home)
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         (out_r, out_w), (err_r, err_w), (status_r, status_w) = pipes
 
+        note = children.ShellNote() if keeps else None
+
         def start() -> int:
-            return children.spawn(shell, command, cwd, env, out_w, err_w, stdin)
+            script, given = (command, env) if note is None else note.prepare(shell, command, env)
+            return children.spawn(shell, script, cwd, given, out_w, err_w, stdin)
 
         self.fork(
             {out_r: "stdout", err_r: "stderr", status_r: "status"},
             [out_w, err_w, status_w, cwd],
-            lambda: children.run_keeper(shell, start, [cwd, out_w, err_w], err_w, status_w),
+            lambda: children.run_keeper(shell, start, [cwd, out_w, err_w], err_w, status_w, note),
         )
+
+    def _directory(self, root: str, cwd: str, keeps: bool) -> int:
+        try:
+            return tree.directory(root, cwd)
+        except Refused as error:
+            if not keeps or cwd == ".":
+                raise
+            self._detail["cwd_lost"] = error.text
+            return tree.directory(root, ".")
 
     def take(self, name: str, piece: bytes) -> None:
         self.streams[name].add(piece)
@@ -119,6 +135,9 @@ class Operation(tree.Tree):
         truncated = [stream.finish() for stream in self.streams.values()]
         code: int | None = self.wait_code(keeper_status)
         detail: dict[str, Any] = {f"{name}_bytes": stream.total for name, stream in self.streams.items()}
+        detail.update(self._detail)
+        if self._root is not None and self.note:
+            detail.update(_place_of(self.note, os.path.normpath(os.fsencode(self._root))))
         if self.stop_reason == "leftovers" and self.ended_by_sweep:
             detail["leftover_processes"] = len(self.ended_by_sweep)
         if self.stop_reason == "timeout":
@@ -147,3 +166,11 @@ class Operation(tree.Tree):
             return {"timed_out": True, "error_code": "timeout", "error": text}
         text = "The operation's process ended without a result (out of memory, or killed by another command)."
         return {"error_code": "invalid", "error": text}
+
+
+def _place_of(path: bytes, root: bytes) -> dict[str, str]:
+    if path == root:
+        return {"cwd": "."}
+    if path.startswith(root + b"/"):
+        return {"cwd": show(path[len(root) + 1 :])}
+    return {"cwd_outside": show(path)}

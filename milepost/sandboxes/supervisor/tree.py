@@ -50,6 +50,8 @@ class Tree:
         self.stop_reason: str | None = None
         self.stopping_since = 0.0
         self.ended_by_sweep: set[int] = set()
+        self.note = b""
+        """What the shell has said of itself at its end."""
         self._status = b""
 
     @property
@@ -101,7 +103,7 @@ class Tree:
         if name == "status":
             self._status += piece
             if not piece and self._status:
-                status, left = self._status.split()
+                status, left, self.note = [*self._status.split(b" ", 2), b""][:3]
                 self.exit_status, self.has_leftovers = int(status), left != b"0"
         elif piece:
             self.take(name, piece)

@@ -271,3 +271,42 @@ async def test_a_lost_link_is_found_again_without_repeating_output(backend: Back
 async def test_permission_bits_hold_for_the_sandbox_user(box: Box) -> None:
     outcome = await box.sh("id -u; touch /usr/x /etc/x 2>&1 | wc -l")
     assert outcome.stdout == b"1000\n2\n"
+
+
+async def test_the_working_directory_at_the_end_is_told(box: Box) -> None:
+    (box.workspace / "a dir").mkdir()
+    (box.workspace / "link").symlink_to("a dir")
+
+    async def place(command: str, cwd: str = ".") -> tuple[int | None, object, object]:
+        outcome = await box.run(Exec(command, cwd, keep_cwd=True))
+        return outcome.exit_code, outcome.detail.get("cwd"), outcome.detail.get("cwd_outside")
+
+    assert await place("cd 'a dir'") == (0, "a dir", None)
+    assert await place("cd ..; exit 3", "a dir") == (3, ".", None)
+    assert await place("cd link && set -e && false") == (1, "a dir", None)
+    assert await place("(cd 'a dir'); true") == (0, ".", None)
+    assert await place("cd /tmp") == (0, None, "/tmp")
+    assert await place("mkdir new; cd new; no-such-command") == (127, "new", None)
+    # A shell that is replaced, or has an end of its own, tells nothing.
+    assert await place("cd 'a dir'; exec true") == (0, None, None)
+    assert await place("cd 'a dir'; kill -9 $$") == (137, None, None)
+    assert "cwd" not in (await box.sh("cd 'a dir'")).detail
+
+
+async def test_telling_it_changes_nothing_that_a_command_sees(box: Box) -> None:
+    outcome = await box.run(Exec("exec 9>lock; flock 9; echo in >&9; no-such; bash -c 'echo $BASH_ENV'", keep_cwd=True))
+    assert (box.workspace / "lock").read_bytes() == b"in\n"
+    assert outcome.stdout == b"\n"
+    assert b"line 1: no-such" in outcome.stderr or b"1: no-such" in outcome.stderr
+    assert outcome.detail["cwd"] == "."
+    outcome = await box.run(Exec("ls /proc/self/fd | wc -l; env | grep -c BASH", keep_cwd=True))
+    plain = await box.sh("ls /proc/self/fd | wc -l; env | grep -c BASH")
+    assert outcome.stdout == plain.stdout
+
+
+async def test_a_working_directory_that_is_gone_gives_way_to_the_workspace(box: Box) -> None:
+    outcome = await box.run(Exec("pwd", "gone", keep_cwd=True))
+    assert outcome.stdout.decode().strip() == box.root
+    assert (outcome.exit_code, outcome.detail["cwd"]) == (0, ".")
+    assert "gone" in str(outcome.detail["cwd_lost"])
+    assert (await box.run(Exec("pwd", "gone"))).error_code == "not_found"
