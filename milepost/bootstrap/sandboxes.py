@@ -12,6 +12,7 @@ from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.system import worker_name
 from milepost.config.environment import podman_environment
 from milepost.config.loading import Config
+from milepost.config.models import LimitsSection
 from milepost.domain.errors import SandboxUnavailable
 from milepost.domain.sessions import Session
 from milepost.engine.images import check_image
@@ -112,6 +113,18 @@ def spec_of(config: Config, root: DataRoot, instance_id: str, session: Session) 
         workspace_path=session.workspace.path,
         image=session.image or section.image,
         network=section.network,
-        limits=SandboxLimits(int(section.limits.memory), section.limits.cpus, section.limits.pids),
+        limits=limits_of(section.limits),
         environment=config.sandbox_environment,
+    )
+
+
+def limits_of(section: LimitsSection) -> SandboxLimits:
+    """The configured limits of a sandbox."""
+    return SandboxLimits(
+        memory_bytes=int(section.memory),
+        cpus=section.cpus,
+        pids=section.pids,
+        workspace_bytes=int(section.workspace),
+        volume_bytes=int(section.volume),
+        free_bytes=int(section.free_disk),
     )

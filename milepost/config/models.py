@@ -33,6 +33,7 @@ DEFAULT_AGENT = "default"
 SCRIPTED = "scripted"
 MIB = 1024**2
 MAX_MEMORY = 1024**5
+MAX_DISK = 1024**5
 
 ToolName = Literal[
     "read_file",
@@ -208,6 +209,12 @@ class LimitsSection(Section):
     """Bytes, or with a unit: 512MiB, 2GiB."""
     cpus: Annotated[Number, Field(gt=0, le=1024)] = 2.0
     pids: Annotated[Count, Field(ge=8, le=1_000_000)] = 512
+    workspace: Annotated[ByteSize, Field(ge=0, le=MAX_DISK)] = ByteSize(64 * 1024 * MIB)
+    """How large all files of a Workspace may be together; 0 is no limit."""
+    volume: Annotated[ByteSize, Field(ge=0, le=MAX_DISK)] = ByteSize(32 * 1024 * MIB)
+    """The same for each volume of an environment."""
+    free_disk: Annotated[ByteSize, Field(ge=0, le=MAX_DISK)] = ByteSize(1024 * MIB)
+    """What commands must leave free on this machine's disks; 0 is nothing."""
 
 
 class SetupSection(Section):

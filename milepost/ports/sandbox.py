@@ -14,9 +14,21 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
+    """What a sandbox may use. Of disk 0 is no limit.
+
+    A single file may not be larger than the larger of the two sizes. They are measured while commands run, and a
+    command that meets one is ended (exit code 153, `detail["disk"]` says why); writing a file is refused (`no_space`).
+    """
+
     memory_bytes: int = 2 * 1024**3
     cpus: float = 2.0
     pids: int = 512
+    workspace_bytes: int = 64 * 1024**3
+    """All files of the Workspace."""
+    volume_bytes: int = 32 * 1024**3
+    """All files of one volume."""
+    free_bytes: int = 1024**3
+    """What must stay free on the file systems of the host that these lie on."""
 
 
 class Volume(StrEnum):
@@ -172,6 +184,8 @@ class ProcessEnd(StrEnum):
     ENDED = "ended"
     """`Sandbox.end` was called."""
     LIFETIME = "lifetime"
+    DISK = "disk"
+    """More was written than may be; its output ends with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

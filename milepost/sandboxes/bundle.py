@@ -7,12 +7,16 @@ import functools
 import hashlib
 import json
 import zlib
+from collections.abc import Mapping
 from importlib import resources
+from typing import Any
+
+from milepost.ports.sandbox import SandboxLimits
 
 # Modules in an order in which each finds what it imports.
 _MODULES = (
     *("wire", "kernel", "workspace", "files", "search", "children", "tree", "operation", "process", "registry"),
-    *("connection", "processes", "server", "main"),
+    *("connection", "processes", "disk", "server", "main"),
 )
 
 _LOADER = """
@@ -88,16 +92,26 @@ def _sources() -> list[tuple[str, str]]:
     return [(name, (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
 
 
-def supervisor_environment(root: str, address: str, home: str, *, alone_seconds: float | None = None) -> dict[str, str]:
+def supervisor_environment(
+    root: str, address: str, home: str, *, alone_seconds: float | None = None, disk: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """The environment variable that `SUPERVISOR_COMMAND` runs: the whole program, its address and directories.
 
-    `alone_seconds` is how long it stays when nobody needs it, instead of its own choice.
+    `alone_seconds` is how long it stays when nobody needs it, instead of its own choice; `disk` see `disk_config`.
     """
-    config: dict[str, str] = {"root": root, "address": address, "home": home}
+    config: dict[str, Any] = {"root": root, "address": address, "home": home, **(disk or {})}
     if alone_seconds is not None:
         config["alone"] = str(alone_seconds)
     program = f"SOURCES = {json.dumps(_sources())}\nCONFIG = {json.dumps(config)}\n{_LOADER}"
     return {SOURCE_VARIABLE: _pack(program)}
+
+
+def disk_config(limits: SandboxLimits, workspace: str, volumes: Mapping[str, str]) -> dict[str, Any]:
+    """Where the supervisor measures, and what may be used there. `volumes`: name -> where it is mounted."""
+    places = {name: {"path": path, "limit": limits.volume_bytes, "skip": []} for name, path in volumes.items()}
+    # What is mounted below the Workspace has a bound of its own.
+    places["workspace"] = {"path": workspace, "limit": limits.workspace_bytes, "skip": list(volumes.values())}
+    return {"places": places, "free": limits.free_bytes}
 
 
 def supervisor_digest() -> str:

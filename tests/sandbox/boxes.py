@@ -19,6 +19,7 @@ from milepost.sandboxes.client import LinkDown, SandboxGone, SupervisorClient
 from tests.support.needs import unavailable
 
 HOST_PYTHON = "/usr/bin/python3"
+NO_LIMITS = (SandboxLimits().memory_bytes, SandboxLimits().cpus, SandboxLimits().pids)
 
 
 class SocketLink:
@@ -41,7 +42,7 @@ class SocketLink:
 class LocalSupervisor:
     """The supervisor as the first process of a PID namespace, on a directory of the host."""
 
-    def __init__(self, workspace: Path | None = None) -> None:
+    def __init__(self, workspace: Path | None = None, limits: SandboxLimits | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mps-"))
         self.workspace = workspace or self.folder / "workspace"
         self.workspace.mkdir(exist_ok=True)
@@ -51,7 +52,11 @@ class LocalSupervisor:
         python = HOST_PYTHON if Path(HOST_PYTHON).exists() else sys.executable
         command = ["unshare", *user, "--pid", "--mount", "--mount-proc", "--fork", "--kill-child", "--", python]
         environment = bundle.supervisor_environment(
-            str(self.workspace), self.address, str(self.home), alone_seconds=3600
+            str(self.workspace),
+            self.address,
+            str(self.home),
+            alone_seconds=3600,
+            disk=bundle.disk_config(limits or SandboxLimits(), str(self.workspace), {}),
         )
         self.process = subprocess.Popen(
             [*command, *bundle.SUPERVISOR_COMMAND[1:]],
@@ -99,14 +104,14 @@ class LocalSandboxes:
             ("network", spec.network != "none"),
             ("ports", spec.ports),
             ("volumes", spec.volumes),
-            ("limits", spec.limits != SandboxLimits()),
+            ("limits", (spec.limits.memory_bytes, spec.limits.cpus, spec.limits.pids) != NO_LIMITS),
         ):
             if asked:
                 raise SandboxUnsupported(f"Plain namespaces have no {what} to choose.", field=what)
         found = self._supervisors.get(spec.session_id)
         if found is None or found.process.poll() is not None:
             await self.remove(spec.session_id)
-            found = self._supervisors[spec.session_id] = LocalSupervisor(Path(spec.workspace_path))
+            found = self._supervisors[spec.session_id] = LocalSupervisor(Path(spec.workspace_path), spec.limits)
             self._clients[spec.session_id] = found.client(spec.environment)
         client = self._clients[spec.session_id]
         with suppress(LinkDown):

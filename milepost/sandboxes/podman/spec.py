@@ -19,6 +19,9 @@ ADDRESS = "milepost-supervisor"
 HOME = "/home/agent"
 NODE_MODULES = "node_modules"
 
+PLACES = {Volume.HOME: HOME, Volume.NODE_MODULES: f"{ROOT}/{NODE_MODULES}"}
+"""Where volumes are mounted."""
+
 LABEL = "org.milepost"
 INSTANCE, SESSION, GENERATION, LEASE, SPEC, BUILD = (
     f"{LABEL}.{name}" for name in ("instance", "session", "generation", "lease", "spec", "build")
@@ -105,7 +108,7 @@ def container(
         "image": image_id,
         "command": list(bundle.SUPERVISOR_COMMAND),
         "entrypoint": [],
-        "env": {**bundle.supervisor_environment(ROOT, ADDRESS, HOME), "LANG": "C.UTF-8"},
+        "env": {**bundle.supervisor_environment(ROOT, ADDRESS, HOME, disk=_disk(spec)), "LANG": "C.UTF-8"},
         "labels": label,
         "user": f"{AGENT}:{AGENT}",
         "work_dir": ROOT,
@@ -152,9 +155,12 @@ def _mounts(spec: SandboxSpec, mapping: Mapping) -> list[dict[str, Any]]:
     ]
 
 
+def _disk(spec: SandboxSpec) -> dict[str, Any]:
+    return bundle.disk_config(spec.limits, ROOT, {volume.value: PLACES[volume] for volume in sorted(spec.volumes)})
+
+
 def _named(spec: SandboxSpec, volume: Volume) -> dict[str, Any]:
-    place = {Volume.HOME: HOME, Volume.NODE_MODULES: f"{ROOT}/{NODE_MODULES}"}[volume]
-    return {"Name": volume_name(spec, volume), "Dest": place, "Options": ["rw", "nosuid", "nodev"]}
+    return {"Name": volume_name(spec, volume), "Dest": PLACES[volume], "Options": ["rw", "nosuid", "nodev"]}
 
 
 def _tmpfs(target: str, size: str, mode: str, *extra: str) -> dict[str, Any]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from typing import Any
 
 from . import kernel
+from .disk import Disk
 from .server import ALONE_SECONDS, Server
 
 
-def main(config: dict[str, str]) -> None:
+def main(config: dict[str, Any]) -> None:
     """Serve until killed, or until nobody needs it any more.
 
-    `config`: `root` and `home` (directories), `address` (name of the abstract socket), and `alone` (seconds).
+    `config`: `root` and `home` (directories), `address` (name of the abstract socket), `alone` (seconds), and
+    `places` and `free` as `Disk` takes them.
 
     As the first process of its container it cannot be killed from inside, not even with SIGKILL; other signals are
     without effect, so stopping the container is a kill from outside.
@@ -26,4 +29,7 @@ def main(config: dict[str, str]) -> None:
     kernel.set_dumpable(False)
     # Collections in a forked child would copy every page of this process.
     gc.freeze()
-    Server(config["root"], config["address"], config["home"], float(config.get("alone", ALONE_SECONDS))).serve()
+    disk = Disk(config.get("places") or {}, int(config.get("free") or 0))
+    disk.bound_files()
+    alone = float(config.get("alone", ALONE_SECONDS))
+    Server(config["root"], config["address"], config["home"], alone, disk).serve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any, Optional
 
@@ -42,7 +43,7 @@ class Stream:
 
 
 class Operation(tree.Tree):
-    """Runs from `start` to `settled`. `stop_reason` is None, `timeout`, `kill` or `leftovers`."""
+    """Runs from `start` to `settled`. `stop_reason` is None, `timeout`, `kill`, `disk` or `leftovers`."""
 
     def __init__(self, effect_id: str, request: dict[str, Any]) -> None:
         super().__init__()
@@ -132,6 +133,8 @@ class Operation(tree.Tree):
         self.outcome = self._command_outcome(keeper_status) if self.is_command else self._file_outcome()
 
     def _command_outcome(self, keeper_status: int) -> dict[str, Any]:
+        if self.stop_reason == "disk":
+            self.streams["stderr"].add(f"\nThe command was ended. {self.reproach}\n".encode())
         truncated = [stream.finish() for stream in self.streams.values()]
         code: int | None = self.wait_code(keeper_status)
         detail: dict[str, Any] = {f"{name}_bytes": stream.total for name, stream in self.streams.items()}
@@ -144,6 +147,9 @@ class Operation(tree.Tree):
             code = 124
         elif self.stop_reason == "kill":
             code = None
+        elif self.stop_reason == "disk":
+            # As a signal for a file that is too large gives.
+            code, detail["disk"] = 128 + signal.SIGXFSZ, self.reproach
         return {
             "exit_code": code,
             "truncated": any(truncated),

@@ -55,7 +55,7 @@ def _size(given: Any) -> tuple[int, int]:
 
 
 class Process(tree.Tree):
-    """Runs from `start` to `settled`. `stop_reason` is None, `ended`, `lifetime` or `leftovers`."""
+    """Runs from `start` to `settled`. `stop_reason` is None, `ended`, `lifetime`, `disk` or `leftovers`."""
 
     def __init__(self, process_id: str, request: dict[str, Any]) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Process(tree.Tree):
     def ended_by(self) -> str | None:
         if not self._ended:
             return None
-        return self.stop_reason if self.stop_reason in ("ended", "lifetime") else "exit"
+        return self.stop_reason if self.stop_reason in ("ended", "lifetime", "disk") else "exit"
 
     def start(self, root: str, home: str, request: dict[str, Any], body: bytes) -> None:
         """Fork the processes. Raises Refused (bad request) and OSError (no process, descriptor or terminal left)."""
@@ -128,6 +128,8 @@ class Process(tree.Tree):
     def settle(self, keeper_status: int) -> None:
         """All its processes are gone; its output stays."""
         self.drain()
+        if self.stop_reason == "disk":
+            self.output.add(f"\r\nThe process was ended. {self.reproach}\r\n".encode())
         self._terminal, self._ended = -1, True
         self.inbox.clear()
         self.exit_code = self.wait_code(keeper_status) if self.ended_by == "exit" else None

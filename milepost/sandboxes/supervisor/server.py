@@ -13,6 +13,8 @@ from typing import Any
 
 from . import kernel, wire
 from .connection import Connection, Subscription
+from .disk import TICK as DISK_TICK
+from .disk import Disk, Walk
 from .operation import Operation
 from .process import Process
 from .processes import REQUESTS, Processes
@@ -46,8 +48,11 @@ class Server:
     can take it away, replace it or hide it.
     """
 
-    def __init__(self, root: str, address: str, home: str, alone_seconds: float = ALONE_SECONDS) -> None:
+    def __init__(
+        self, root: str, address: str, home: str, alone_seconds: float = ALONE_SECONDS, disk: Disk | None = None
+    ) -> None:
         self.root, self.home, self.alone_seconds = root, home, alone_seconds
+        self.disk = disk or Disk({}, 0)
         self.boot = os.urandom(16).hex()
         self.registry = Registry()
         self.processes = Processes(self._begin, self._stop, self._watch_terminal)
@@ -56,6 +61,8 @@ class Server:
         self.unheard: set[str] = set()
         self.last_use = time.monotonic()
         self.hunting_until = 0.0
+        self.orphaned: list[tuple[Tree, int]] = []
+        """Trees whose keeper was killed, and its wait status: they have ended when nothing of them runs any more."""
         self.faults = 0
         self.connections: dict[int, Connection] = {}
         self.selector = selectors.DefaultSelector()
@@ -118,12 +125,14 @@ class Server:
         deadlines = [tree.deadline - now for tree in self.keepers.values()]
         for connection in self.connections.values():
             deadlines += [reader.deadline - now for reader in connection.readers.values()]
-        return max(SWEEP_TICK, min([TICK, *deadlines]))
+        tick = DISK_TICK if self.disk.limited and self._writers() else TICK
+        return max(SWEEP_TICK, min([tick, *deadlines]))
 
     def _tick(self, now: float) -> None:
         for tree in self.keepers.values():
             if now >= tree.deadline and tree.stop_reason is None:
                 self._stop(tree, "lifetime" if isinstance(tree, Process) else "timeout")
+        self._watch_disk(now)
         for connection in list(self.connections.values()):
             if now - connection.heard > IDLE_SECONDS:
                 self._drop(connection)
@@ -132,6 +141,33 @@ class Server:
         tree.request_stop(reason)
         if tree.keeper in self.keepers:
             self.sweeping.add(tree)
+
+    # --- disk ---------------------------------------------------------------------------------------------------
+
+    def _writers(self) -> list[Operation | Process]:
+        """What runs and may write as it likes."""
+        found = [tree for tree in self.keepers.values() if isinstance(tree, (Operation, Process))]
+        return [tree for tree in found if isinstance(tree, Process) or tree.is_command]
+
+    def _watch_disk(self, now: float) -> None:
+        if not self.disk.limited:
+            return
+        text = self.disk.exhausted() if self._writers() else None
+        if text:
+            self._end_writers(text)
+        if self.disk.due(now):
+            walk = Walk(self.disk.places)
+            try:
+                self._begin(walk, {}, b"")
+            except Refused:
+                return  # No process is left for it; the next tick tries again.
+            self.disk.walks()
+
+    def _end_writers(self, text: str) -> None:
+        for tree in self._writers():
+            if tree.stop_reason is None:
+                tree.reproach = text
+                self._stop(tree, "disk")
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -154,20 +190,33 @@ class Server:
 
     def _settle(self, tree: Tree, status: int) -> None:
         self.sweeping.discard(tree)
-        if tree.adopts and os.WIFSIGNALED(status):
-            # The keeper itself was killed: what it had adopted has become ours.
-            self.hunting_until = time.monotonic() + HUNT_SECONDS
-            self._hunt(time.monotonic())
         for fd in tree.fds:
             self._forget(fd)
+        if tree.adopts and os.WIFSIGNALED(status):
+            # The keeper itself was killed: what it had adopted has become ours.
+            self.orphaned.append((tree, status))
+            self.hunting_until = time.monotonic() + HUNT_SECONDS
+            self._hunt(time.monotonic())
+        else:
+            self._finish(tree, status)
+
+    def _finish(self, tree: Tree, status: int) -> None:
         tree.settle(status)
+        if not isinstance(tree, Walk):
+            self.disk.ended(idle=not self._writers(), for_disk=tree.stop_reason == "disk")
         if isinstance(tree, Operation):
+            if self.disk.unknown and tree.is_command and tree.outcome is not None:
+                tree.outcome["detail"]["disk_unmeasured"] = 1
             self.registry.settled(tree)
             self.unheard.add(tree.effect_id)
         elif isinstance(tree, Process):
             self.processes.settled()
             if not tree.size and tree.ended_by == "exit":
                 self.unheard.add(tree.process_id)
+        elif isinstance(tree, Walk):
+            text = self.disk.measured(tree.used, tree.took)
+            if text:
+                self._end_writers(text)
 
     def _hunt(self, now: float) -> None:
         """Kill children that are no keeper: what a keeper had adopted when it was itself killed by a command."""
@@ -176,6 +225,9 @@ class Server:
         kernel.kill_now([*strays, *kernel.descendants(set(strays))])
         if not strays or now > self.hunting_until:
             self.hunting_until = 0.0
+            orphaned, self.orphaned = self.orphaned, []
+            for tree, status in orphaned:
+                self._finish(tree, status)
 
     def _forget(self, fd: int) -> None:
         try:
@@ -209,11 +261,16 @@ class Server:
         operation = Operation(effect_id, request)
         if sum(isinstance(tree, Operation) for tree in self.keepers.values()) >= MAX_RUNNING:
             raise Refused("limit", f"{MAX_RUNNING} operations are running; wait for one to end.")
+        full = self.disk.refusal(len(body)) if operation.kind in ("write", "edit") else None
+        if full:
+            raise Refused("no_space", full)
         self._begin(operation, request, body)
         self.registry.add(operation)
         return operation
 
-    def _begin(self, tree: Operation | Process, request: dict[str, Any], body: bytes) -> None:
+    def _begin(self, tree: Operation | Process | Walk, request: dict[str, Any], body: bytes) -> None:
+        if not isinstance(tree, Walk):
+            self.disk.began()
         try:
             tree.start(self.root, self.home, request, body)
         except OSError as error:

@@ -49,6 +49,8 @@ class Tree:
         self.deadline = 0.0
         self.stop_reason: str | None = None
         self.stopping_since = 0.0
+        self.reproach = ""
+        """Why it was ended for the sake of the disk."""
         self.ended_by_sweep: set[int] = set()
         self.note = b""
         """What the shell has said of itself at its end."""

@@ -49,6 +49,8 @@ class Capability(StrEnum):
     """A Session may name its image."""
     VOLUMES = "volumes"
     """What a setup command installed outlives the container."""
+    DISK = "disk"
+    """What the Workspace may hold is bounded."""
     RESTART = "restart"
     """The machine under the sandbox can be restarted; its files stay."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from milepost.domain.errors import MilepostError, SandboxUnsupported
-from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, Outcome, Volume
+from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, Outcome, SandboxLimits, Volume
 from tests.sandbox.boxes import new_id
 from tests.sandbox.conformance.backends import ALL, CLAIMS, Backend, Capability
 
@@ -39,6 +39,7 @@ PROBES: dict[Capability, Probe] = {
     Capability.PORTS: _choice(ports=(8123,)),
     Capability.NETWORK: _choice(network="bridge"),
     Capability.IMAGES: _choice(image="localhost/another"),
+    Capability.DISK: _choice(limits=SandboxLimits(workspace_bytes=1024**2)),
     Capability.VOLUMES: _choice(volumes=frozenset({Volume.HOME})),
 }
 
@@ -60,7 +61,7 @@ def test_every_capability_is_claimed_and_asked_for_or_told_why_not() -> None:
     assert not PROBES.keys() & ELSEWHERE.keys()
 
 
-CHOICES = {Capability.PORTS, Capability.NETWORK, Capability.IMAGES, Capability.VOLUMES}
+CHOICES = {Capability.PORTS, Capability.NETWORK, Capability.IMAGES, Capability.VOLUMES, Capability.DISK}
 """The double of the layers above takes any of these and acts on none: they are tested with all of them."""
 
 UNCLAIMED = [

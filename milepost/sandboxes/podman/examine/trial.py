@@ -13,14 +13,17 @@ from milepost.ports.sandbox import Exec, Sandbox, SandboxLimits, SandboxProvider
 from milepost.sandboxes.podman.examine.finding import Finding
 
 MIB = 1024 * 1024
-LIMITS = SandboxLimits(memory_bytes=96 * MIB, cpus=0.5, pids=48)
+LIMITS = SandboxLimits(memory_bytes=96 * MIB, cpus=0.5, pids=48, workspace_bytes=32 * MIB)
 SECONDS = 60.0
+OVER_DISK = 153
 
 _FORKS = (
     "import os,time\nn=0\ntry:\n while n<200:\n  if os.fork()==0: time.sleep(3); os._exit(0)\n  n+=1\n"
     "except OSError: pass\nprint(n)"
 )
 _MEMORY = "b=bytearray(256*1024*1024)\nfor i in range(0,len(b),4096): b[i]=1\nprint('kept')"
+_FILE = "import resource; print(resource.getrlimit(resource.RLIMIT_FSIZE)[1])"
+_FILES = "n=0; while [ $n -lt 300 ]; do head -c 1048576 /dev/zero > fill-$n; n=$((n+1)); sleep 0.02; done"
 _QUOTA = "cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2>/dev/null || true"
 
 
@@ -93,6 +96,19 @@ async def _cpus(box: Sandbox, unenforced: tuple[str, ...]) -> Finding:
     return Finding("cpu limit", ok, f"Quota {text.split()[0]} µs of 100000.", None if ok else _LIMIT)
 
 
+async def _disk(box: Sandbox, _: tuple[str, ...]) -> Finding:
+    """The kernel bounds one file; the sum of all is measured, so a command is over its bound for a moment."""
+    _code, one = await _run(box, f'python3 -c "{_FILE}"')
+    code, many = await _run(box, _FILES)
+    _code, left = await _run(box, "ls | grep -c fill-; rm -f fill-*")
+    if one != str(LIMITS.workspace_bytes):
+        return Finding("disk limit", False, f"A single file is not bounded: {one[-200:]}", _LOG)
+    if code != OVER_DISK:
+        return Finding("disk limit", False, f"A command was not ended: {many[-200:]}", _LOG)
+    told = f"A file is held to it by the kernel. All files are measured: a command was ended at {left} of 32 MiB."
+    return Finding("disk limit", True, told)
+
+
 async def _filter(box: Sandbox, _: tuple[str, ...]) -> Finding:
     code, text = await _run(box, "command -v unshare >/dev/null && unshare -Ur true")
     ok = code != 0
@@ -122,5 +138,6 @@ _LOOKS: dict[str, Look] = {
     "memory limit": _memory,
     "cpu limit": _cpus,
     "system call filter": _filter,
+    "disk limit": _disk,
     "isolation": _closed,
 }
