@@ -20,6 +20,8 @@ from milepost.services.reconcile import Reconciler
 
 DISPATCH_POLL_SECONDS = 1.0
 MEMORY_POLL_SECONDS = 2.0
+REST_SECONDS = 3.0
+"""For what turns that have just ended leave for memory, when a worker is stopped."""
 RECONCILE_SECONDS = 30.0
 BEAT_SECONDS = 10.0
 TIDY_SECONDS = 60.0
@@ -54,6 +56,8 @@ class Loops:
         self._remember = remember
         self._taking: list[asyncio.Task[None]] = []
         self._beats: asyncio.Task[None] | None = None
+        self._remembering: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
         self._draining = False
 
     async def start(self) -> None:
@@ -69,11 +73,13 @@ class Loops:
             asyncio.create_task(self._repeat(TIDY_SECONDS, self._tidy), name="tidy"),
         ]
         if self._remember is not None:
-            remembering = self._on_topic(MEMORY_TOPIC, "remember", self._remember, MEMORY_POLL_SECONDS)
-            self._taking.append(asyncio.create_task(remembering, name="remember"))
+            self._remembering = asyncio.create_task(self._remember_all(self._remember), name="remember")
 
     async def drain(self) -> None:
-        """End the loops that take work. This worker is still heard of, as one that serves no queue."""
+        """End the loops that take work. This worker is still heard of, as one that serves no queue.
+
+        Memory is still written: turns that end now have something to say.
+        """
         self._draining = True
         for task in self._taking:
             task.cancel()
@@ -87,6 +93,7 @@ class Loops:
     async def stop(self) -> None:
         """End all loops and say goodbye, so that nobody waits for this worker."""
         await self.drain()
+        await self._remember_rest()
         if self._beats is not None:
             self._beats.cancel()
             await asyncio.gather(self._beats, return_exceptions=True)
@@ -111,6 +118,38 @@ class Loops:
                 await subscription.wait(poll)
         finally:
             subscription.close()
+
+    async def _remember_all(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Write what turns leave for memory, until a pass that began when this worker was to leave has ended."""
+        subscription = self._notifier.subscribe(MEMORY_TOPIC)
+        try:
+            failures = 0
+            while True:
+                last = self._leaving.is_set()
+                failures = await _attempt("remember", work, failures)
+                if last:
+                    return
+                told = [asyncio.ensure_future(subscription.wait(MEMORY_POLL_SECONDS))]
+                told.append(asyncio.ensure_future(self._leaving.wait()))
+                try:
+                    await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in told:
+                        wait.cancel()
+                    await asyncio.gather(*told, return_exceptions=True)
+        finally:
+            subscription.close()
+
+    async def _remember_rest(self) -> None:
+        """What is not written in time is written by the next worker: it stands in the ledger."""
+        if self._remembering is None:
+            return
+        self._leaving.set()
+        await asyncio.wait({self._remembering}, timeout=REST_SECONDS)
+        if not self._remembering.done():
+            _log.warning("memory.left", seconds=REST_SECONDS)
+        self._remembering.cancel()
+        await asyncio.gather(self._remembering, return_exceptions=True)
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         failures = 0
