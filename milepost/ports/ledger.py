@@ -80,6 +80,9 @@ class EventLog(Protocol):
     def read_turns(self, stream_id: str, turn_ids: Sequence[str], *, types: Sequence[str]) -> list[StoredEvent]:
         """The named types of events of several turns (at most 200) in one query, ascending."""
 
+    def newest_moves(self, stream_id: str, *, before: int | None = None, limit: int) -> list[StoredEvent]:
+        """The `shell.moved` events of a stream with seq < `before`, newest first, also those of superseded turns."""
+
     def head(self, stream_id: str) -> tuple[int, bytes]:
         """Last seq and hash; (0, GENESIS) for a stream that does not exist."""
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from milepost.domain.processes import WORKSPACE_DIRECTORY, ShellMoved
 from milepost.domain.turns import Turn
-from milepost.ledger.chain import StoredEvent
 from milepost.ledger.codec import decode_event
 from milepost.ports.ledger import Ledger, LedgerTx
 
-PAGE = 200
-_TYPES = (ShellMoved.TYPE,)
+PAGE = 50
 
 
 class Shells:
@@ -26,20 +22,21 @@ class Shells:
 
 
 def _cwd(tx: LedgerTx, turn: Turn, agent: str) -> str:
-    found = _last(tx.events.read_turn(turn.session_id, turn.turn_id, types=_TYPES), agent)
-    before = 0 if turn.request.options.stateless else turn.number
-    while found is None and before > 1:
-        turns = tx.turns.live_before(turn.session_id, before, PAGE)
-        if not turns:
-            break
-        found = _last(tx.events.read_turns(turn.session_id, [turn_id for _, turn_id in turns], types=_TYPES), agent)
-        before = turns[-1][0]
-    return WORKSPACE_DIRECTORY if found is None else found
-
-
-def _last(events: Sequence[StoredEvent], agent: str) -> str | None:
-    for item in reversed(events):
-        event = decode_event(item.type, item.version, item.payload)
-        if isinstance(event, ShellMoved) and event.agent == agent:
-            return event.cwd
-    return None
+    before: int | None = None
+    live = {turn.turn_id: True}
+    while True:
+        found = tx.events.newest_moves(turn.session_id, before=before, limit=PAGE)
+        for item in found:
+            event = decode_event(item.type, item.version, item.payload)
+            if not isinstance(event, ShellMoved) or event.agent != agent:
+                continue
+            if turn.request.options.stateless and event.turn_id != turn.turn_id:
+                return WORKSPACE_DIRECTORY
+            if event.turn_id not in live:
+                moved = tx.turns.get(event.turn_id)
+                live[event.turn_id] = not moved.superseded and moved.number < turn.number
+            if live[event.turn_id]:
+                return event.cwd
+        if len(found) < PAGE:
+            return WORKSPACE_DIRECTORY
+        before = found[-1].seq

@@ -33,7 +33,7 @@ from milepost.storage.columns import check_identifier
 from milepost.storage.search import SqlSearchIndex
 from milepost.storage.shared import SharedPayloads
 from milepost.storage.statements import Prepared, insert_ignore
-from milepost.storage.tables import events, identifiers, streams, turns
+from milepost.storage.tables import MOVES, events, identifiers, streams, turns
 
 V = TypeVar("V", str, bytes)
 
@@ -113,6 +113,12 @@ _READ = (
 )
 _READ_TURN = _SELECT.where(events.c.turn == _number("turn"), _OF_STREAM, events.c.seq > bindparam("after")).order_by(
     events.c.seq
+)
+_NEWEST_MOVES = (
+    # Written out, or no database finds that its index holds just these.
+    _SELECT.where(_OF_STREAM, MOVES, events.c.seq < bindparam("before"))
+    .order_by(events.c.seq.desc())
+    .limit(bindparam("page", type_=BigInteger))
 )
 _FIND = _SELECT.where(_OF_STREAM, events.c.key_digest == bindparam("key"))
 _NUMBERS = select(identifiers.c.number).where(identifiers.c.name.in_(bindparam("turns", expanding=True)))
@@ -249,6 +255,10 @@ class SqlEventLog:
         else:
             rows = self._conn.execute(_READ_TURN, params)
         return self._stored(stream_id, rows)
+
+    def newest_moves(self, stream_id: str, *, before: int | None = None, limit: int) -> list[StoredEvent]:
+        params = {"stream": stream_id, "before": _NO_END if before is None else before, "page": limit}
+        return self._stored(stream_id, self._conn.execute(_NEWEST_MOVES, params))
 
     def find(self, stream_id: str, key: str) -> StoredEvent | None:
         digest = key_digest(check_identifier(key))

@@ -91,6 +91,8 @@ identifiers = Table(
 )
 """Ids of streams and turns by the number that events have for them."""
 
+MOVES = text("type = 'shell.moved'")
+
 events = Table(
     "events",
     metadata,
@@ -107,6 +109,7 @@ events = Table(
     PrimaryKeyConstraint("stream", "seq"),
     UniqueConstraint("stream", "key_digest"),
     Index(None, "turn", "seq"),
+    Index("ix_events_moves", "stream", "seq", sqlite_where=MOVES, postgresql_where=MOVES),
     CheckConstraint("seq > 0", name="seq"),
 )
 """`body` is the end of an event's key and payload, after so many `pieces` (see `bodies`)."""

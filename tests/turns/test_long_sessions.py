@@ -142,3 +142,22 @@ async def test_what_was_decoded_is_not_decoded_again(driver: Driver) -> None:
     again = await driver.conversations.whole(turn, AGENT, 1)
     assert again == first
     assert again.started is first.started
+
+
+async def test_the_work_of_a_round_does_not_grow_with_the_turn(driver: Driver) -> None:
+    """All of it: the model call and the command, in reads and writes."""
+    ledger = driver.ledger
+    assert isinstance(ledger, CountedLedger)
+    driver.size = lambda: 300
+    session = await driver.open()
+    turn = await driver.begin(session)
+    await driver.prepare(session, turn)
+    works = []
+    for round_ in range(1, 41):
+        ledger.work = Work()
+        answer = await driver.ask(session, turn, round_, calls=True)
+        await driver.run_calls(session, turn, round_, answer)
+        works.append(ledger.work.instructions)
+        ledger.work = None
+    early, late = sorted(works[5:10])[2], sorted(works[-5:])[2]
+    assert early > 500 and late <= 1.1 * early, works
