@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gzip
 import json
 import signal
 import time
@@ -21,6 +22,7 @@ from tests.cli.conftest import SECONDS, Milepost, running
 from tests.security.canaries import canary, leaks
 from tests.security.dumps import files, histories, postgres_rows, unpacked
 from tests.security.instances import Instance
+from tests.support.embedding_server import EmbeddingServer, Fault
 from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.peer import Peer, Request
 
@@ -35,6 +37,11 @@ providers:
     api_key: env:ECHO_KEY
     headers: {{X-Team-Token: "file:secrets/header", X-Public: told-to-everybody}}
   keyless: {{type: openai_compatible, base_url: {base_url}, model: fake-small, api_key: "env:NO_SUCH_KEY"}}
+  vectors:
+    type: openai_compatible
+    base_url: {vectors_url}/v1
+    api_key: env:VECTORS_KEY
+    headers: {{X-Team-Token: "file:secrets/vectors"}}
   tape: {{type: recorded, cassette: tape.jsonl, source: echo, mode: record, model: fake-small}}
 tools:
   lookup: &peer
@@ -52,6 +59,9 @@ hooks:
     headers: {{Authorization: "env:HOOK_KEY"}}
   failing: {{<<: *hook, url: "{peer_url}/failing", on_failure: allow}}
   scrub: {{<<: *hook, when: after, url: "{peer_url}/scrub", tools: [lookup], keep_original: true}}
+embeddings:
+  default: far
+  embedders: {{far: {{type: provider, provider: vectors, model: own-model, dimensions: 32}}}}
 agents: {{default: {{provider: echo, tools: [lookup, refusing]}}}}
 sandbox: {{backend: none}}
 temporal: {{port: 0, ui_port: 0}}
@@ -63,6 +73,7 @@ COMMANDS = (
     ["config", "show"],
     ["config", "show", "--json"],
     ["config", "validate"],
+    ["backup", "{backup}"],
     ["doctor"],
     ["doctor", "--json"],
     ["session", "list", "--json"],
@@ -84,6 +95,7 @@ class Watched:
     milepost: Milepost
     server: OpenAIServer
     peer: Peer
+    vectors: EmbeddingServer
     canaries: dict[str, str]
     collected: dict[str, bytes] = field(default_factory=dict)
     database: str | None = None
@@ -105,29 +117,43 @@ def peer() -> Iterator[Peer]:
 
 
 @pytest.fixture
-def watched(milepost: Milepost, model_server: OpenAIServer, peer: Peer) -> Watched:
+def vectors() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as server:
+        yield server
+
+
+@pytest.fixture
+def watched(milepost: Milepost, model_server: OpenAIServer, peer: Peer, vectors: EmbeddingServer) -> Watched:
     canaries = {
         "provider key": canary("key"),
         "secret header": canary("header"),
         "tool's key": canary("tool"),
         "tool's second header": canary("more"),
         "hook's key": canary("hook"),
+        "embedder's key": canary("vectors"),
+        "embedder's header": canary("dimension"),
         "host environment": canary("host"),
         "database password": canary("password"),
     }
     (milepost.folder / "secrets").mkdir()
     (milepost.folder / "secrets" / "header").write_text(canaries["secret header"] + "\n")
     (milepost.folder / "secrets" / "tool").write_text(canaries["tool's second header"] + "\n")
-    milepost.configure(CONFIGURATION.format(base_url=model_server.base_url, peer_url=peer.url))
+    (milepost.folder / "secrets" / "vectors").write_text(canaries["embedder's header"] + "\n")
+    urls = {"base_url": model_server.base_url, "peer_url": peer.url, "vectors_url": vectors.base_url}
+    milepost.configure(CONFIGURATION.format(**urls))
     milepost.environment = {
         "ECHO_KEY": canaries["provider key"],
         "TOOL_KEY": canaries["tool's key"],
         "HOOK_KEY": canaries["hook's key"],
+        "VECTORS_KEY": canaries["embedder's key"],
         "SOME_TOKEN": canaries["host environment"],
         "LEDGER_PASSWORD": canaries["database password"],
     }
     peer.respond = _echoing
-    return Watched(milepost, model_server, peer, canaries)
+    own = [canaries[name] for name in ("embedder's key", "embedder's header")]
+    said = {"error": {"message": f"Incorrect API key provided: {own}"}}
+    vectors.faults.extend(Fault(status, said, {"X-Echo": canaries["embedder's key"]}) for status in (500, 401))
+    return Watched(milepost, model_server, peer, vectors, canaries)
 
 
 def _echoing(request: Request) -> tuple[int, bytes]:
@@ -177,6 +203,7 @@ def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.
         _work(instance, watched, session)
         _call_peers(instance, watched, session)
         _read_back(instance, watched, session)
+        _remember(instance, watched, session)
         _provoke(instance, session)
         if database == "sqlite":
             _run_commands(watched, session)
@@ -184,7 +211,7 @@ def test_no_secret_is_anywhere(database: str, watched: Watched, request: pytest.
         address = TemporalAddress(instance.info["temporal_target"], instance.get("/instance")["temporal_namespace"])
         watched.collected.update(asyncio.run(_histories(address)))
     watched.collected.update(files(watched.milepost.home, without=frozenset({"api.token"})))
-    watched.collected.update(files(watched.milepost.folder, without=frozenset({"header", "tool"})))
+    watched.collected.update(files(watched.milepost.folder, without=frozenset({"header", "tool", "vectors"})))
     if watched.database is not None:
         watched.collected.update(postgres_rows(watched.database))
     home = watched.milepost.home
@@ -290,6 +317,27 @@ def _read_back(instance: Instance, watched: Watched, session: str) -> None:
     watched.keep("history of the fork", instance.history(copied["session"]["session_id"]))
 
 
+def _remember(instance: Instance, watched: Watched, session: str) -> None:
+    """Memory of all that was said: written, embedded far away by a service that echoes at first, and recalled."""
+
+    def written() -> bool:
+        scopes = instance.get(f"/sessions/{session}/memory")
+        watched.keep("memory", scopes)
+        return len(watched.vectors.asked) >= 4
+
+    watched.server.wait(written, SECONDS)
+    of = f"/sessions/{session}/memory/default"
+    watched.keep("recall", instance.post(f"{of}/recall", {"query": "Your key is", "k": 20}))
+    watched.keep("records", instance.get(f"{of}/records"))
+    watched.keep("memory log", instance.get(f"{of}/log"))
+    watched.keep("memory export", instance.call("GET", f"/api/v1{of}/export").content)
+    assert _turn(instance, watched, session, "reminded", Reply(text="I remember."))["state"] == "completed"
+    key = watched.canaries["embedder's key"]
+    assert all(asked.headers["authorization"] == f"Bearer {key}" for asked in watched.vectors.asked)
+    watched.keep("texts that were embedded", [asked.body for asked in watched.vectors.asked])
+    watched.keep("last request of the model", watched.server.chats[-1].body)
+
+
 def _turn(instance: Instance, watched: Watched, session: str, name: str, *replies: Reply, **options: Any) -> Any:
     """A turn against these replies, followed live; its deltas are collected as the text a reader puts together."""
     watched.server.plan(*replies)
@@ -347,10 +395,14 @@ def _provoke(instance: Instance, session: str) -> None:
 def _run_commands(watched: Watched, session: str) -> None:
     """What the command line says, all at once."""
     more = [["history", session], ["history", session, "--json"], ["effects", "list", session, "--json"]]
-    started = {" ".join(command): watched.milepost.start(*command) for command in [*COMMANDS, *more]}
+    backup = watched.milepost.folder.parent / "canaries.tar.gz"
+    commands = [[word.format(backup=backup) for word in command] for command in [*COMMANDS, *more]]
+    started = {" ".join(command): watched.milepost.start(*command) for command in commands}
     for name, process in started.items():
         done = watched.milepost.finish(process)
         watched.keep(f"milepost {name}", (done.out + done.err).encode())
+    watched.keep("backup, plain", gzip.decompress(backup.read_bytes()))
+    backup.unlink()
     assert b"env:ECHO_KEY" in watched.collected["milepost config show"]
     assert b"model_unauthorized" not in watched.collected["milepost config show"]
 
@@ -367,6 +419,12 @@ def _look_around(watched: Watched) -> None:
     for place in ("export json", "export md", "export html", "search", "history of the fork", "frames of peers"):
         assert b"[hidden]" in collected[place], place
     assert any(place.startswith("blobs, plain") and b"[hidden]" in data for place, data in collected.items())
+    for place in ("recall", "records", "memory log", "texts that were embedded", "last request of the model"):
+        assert b"[hidden]" in collected[place], place
+    if watched.database is None:
+        kept = [place for place, data in collected.items() if place.startswith("memory/") and b"[hidden]" in data]
+        assert any("daily_log" in place for place in kept) and any("semantic" in place for place in kept), kept
+        assert b"[hidden]" in collected["backup, plain"]
     assert b'"level": "debug"' in collected["log"]
     assert b"[hidden]" in collected["log"], "the server's headers are logged by a library"
     assert any(place.startswith("workflow") for place in collected) and "temporal.db" in collected

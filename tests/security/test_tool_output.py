@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from activities.environments import KEPT_BYTES
+from activities.environments import _output as setup_output
 from milepost.config.environment import environment
 from milepost.domain.errors import SecretMissing
 from milepost.domain.providers import ScriptedProvider
 from milepost.domain.turns import TurnState
-from milepost.ports.sandbox import SandboxProvider
+from milepost.ports.sandbox import Outcome, SandboxProvider
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.security.redaction import HIDDEN, Redactor
@@ -136,3 +138,15 @@ async def test_a_command_that_prints_the_environment(
     assert "HOME=/home/agent" in printed, "it did print the environment"
     assert f"KEY={HIDDEN}\nNOTE={CONTENT}" in printed
     assert any(CONTENT.encode()[:20] in data for data in collected.values())
+
+
+def test_what_an_environments_setup_puts_out() -> None:
+    """Both streams, however the key is written, and also where the middle is left out."""
+    outcome = Outcome(
+        exit_code=1,
+        stdout=f"export KEY={KEY}\n{CONTENT}\n".encode() + b"x" * 3 * KEPT_BYTES + KEY.encode(),
+        stderr=KEY.encode(),
+    )
+    text = setup_output(outcome, Redactor([KEY]))
+    assert leaks({"setup": text.encode()}, {"key": KEY}) == [] and HIDDEN in text
+    assert CONTENT in text and "bytes left out" in text and "[stderr]" in text
