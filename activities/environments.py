@@ -10,6 +10,7 @@ from temporalio import activity
 
 from activities.boundary import boundary
 from activities.guard import cancel_requested, heartbeats
+from activities.setup_output import SetupOutput
 from milepost.contracts.environments import (
     CLAIM_ENVIRONMENT,
     FAIL_ENVIRONMENT,
@@ -177,11 +178,16 @@ class EnvironmentActivities:
     async def _run(
         self, sandbox: Sandbox, effect: str, operation: Exec, found: Environment, params: EnvironmentStepParams
     ) -> Outcome:
-        if found.boot is not None:
-            # An earlier attempt handed it over, or was about to: only that very supervisor can tell, or start it.
-            return await sandbox.attach(effect, operation=operation, boot=found.boot)
-        await self._preparation.handed_over(params.session_id, params.generation, params.claim, sandbox.boot)
-        return await sandbox.perform(effect, operation, boot=sandbox.boot)
+        output = SetupOutput(self._preparation, found, params.claim, self._redactor)
+        await output.resume(self._ledger)
+        try:
+            if found.boot is not None:
+                # An earlier attempt handed it over, or was about to: only that very supervisor can tell, or start it.
+                return await sandbox.attach(effect, output.take, operation=operation, boot=found.boot)
+            await self._preparation.handed_over(params.session_id, params.generation, params.claim, sandbox.boot)
+            return await sandbox.perform(effect, operation, output.take, boot=sandbox.boot)
+        finally:
+            await output.close()
 
     async def _judged(self, outcome: Outcome, seconds: float) -> EnvironmentResult:
         text = await asyncio.to_thread(_output, outcome, self._redactor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -33,12 +34,31 @@ def path_of(session_id: str) -> str:
     return f"{API}/sessions/{session_id}/environment"
 
 
-async def waited(client: ApiClient, session_id: str, found: Json) -> Json:
-    """The environment once nothing is being prepared any more."""
+async def waited(client: ApiClient, session_id: str, found: Json, show: Callable[[str], None] | None = None) -> Json:
+    """The environment once nothing is being prepared any more. `show` is given the setup command's output meanwhile."""
+    if show is not None and found["state"] == PREPARING:
+        await followed(client, session_id, found["generation"], show)
+        found = await client.get(path_of(session_id))
     while found["state"] == PREPARING:
         await asyncio.sleep(POLL_SECONDS)
         found = await client.get(path_of(session_id))
     return found
+
+
+async def followed(client: ApiClient, session_id: str, generation: int, show: Callable[[str], None]) -> None:
+    """Give what a generation's setup command has put out and puts out to `show`, until it has ended."""
+    after = -1
+    while True:
+        found = await client.get(f"{API}/sessions/{session_id}/environments/{generation}/progress", after=after)
+        for piece in found["pieces"]:
+            if piece["left_out"]:
+                show(f"\n[... {piece['left_out']} bytes left out ...]\n")
+            show(piece["text"])
+            after = piece["number"]
+        if found["state"] != PREPARING and not found["more"]:
+            return
+        if not found["more"]:
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def require_ready(found: Json) -> None:

@@ -88,6 +88,11 @@ class Output:
         """Progress for people on standard error; never part of the result."""
         self._console("stderr").print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
 
+    def aside(self, text: str) -> None:
+        """A piece of what another program puts out, on standard error, as it comes."""
+        sys.stderr.write(printable(text))
+        sys.stderr.flush()
+
     def error(self, error: MilepostError) -> None:
         """A failure: one sentence, or one JSON object."""
         if self.json:

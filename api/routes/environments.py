@@ -15,9 +15,11 @@ from api.schemas.environments import (
     EnvironmentActor,
     EnvironmentChange,
     EnvironmentPage,
+    EnvironmentProgress,
     EnvironmentReview,
     EnvironmentShape,
     EnvironmentsQuery,
+    ProgressQuery,
 )
 from api.texts import TEXT_RESPONSE, text_response
 from milepost.domain.content import Content
@@ -76,6 +78,27 @@ async def environment_output(
     found = await services.environments.generation(session_id, generation)
     output = None if found.result is None else found.result.output
     return await text_response(services, output or Content(""))
+
+
+@router.get(
+    "/sessions/{session_id}/environments/{generation}/progress",
+    response_model=EnvironmentProgress,
+    responses=problems(404, 422),
+    summary="Read what a setup command puts out while it runs",
+)
+async def environment_progress(
+    session_id: SessionId,
+    generation: Annotated[str, Path(description="A generation.")],
+    query: Annotated[ProgressQuery, Query()],
+    services: AppServices,
+) -> Response:
+    """Pieces as they come, both streams together; pass the last `number` as `after` to go on.
+
+    The state is as old as the pieces at the most: once it is `ready` or `failed` and there is no more, that was all.
+    """
+    found = await services.environments.generation(session_id, generation)
+    pieces = await services.environments.pieces(session_id, generation, query.after)
+    return reply(EnvironmentProgress.of(found, pieces))
 
 
 @router.post(

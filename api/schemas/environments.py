@@ -20,7 +20,8 @@ from milepost.domain.environments import (
     EnvironmentResult,
     EnvironmentState,
 )
-from milepost.services.environments import ChangeEnvironment, ReviewEnvironment
+from milepost.domain.events import EnvironmentOutput
+from milepost.services.environments import MAX_PIECES, ChangeEnvironment, ReviewEnvironment
 
 PREVIEW_CHARACTERS = 4_000
 Command = Annotated[str, *at_most(MAX_COMMAND_CHARACTERS)]
@@ -33,6 +34,12 @@ class EnvironmentsQuery(Query):
 
     cursor: Annotated[int | None, Field(ge=1, le=2**31 - 1)] = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
+
+
+class ProgressQuery(Query):
+    """From which piece on."""
+
+    after: Annotated[int, Field(ge=-1, le=2**31 - 1)] = -1
 
 
 class EnvironmentActor(Body):
@@ -189,3 +196,24 @@ class EnvironmentPage(Shape):
 
     environments: list[EnvironmentShape]
     next_cursor: int | None
+
+
+class OutputPiece(Shape):
+    """What a setup command put out for a while. `left_out` bytes before it are in no piece."""
+
+    number: int
+    text: str
+    left_out: int
+
+
+class EnvironmentProgress(Shape):
+    """The state of a generation, and pieces of its output, at most 100; `more` if there are more already."""
+
+    state: str
+    pieces: list[OutputPiece]
+    more: bool
+
+    @classmethod
+    def of(cls, found: Environment, pieces: list[EnvironmentOutput]) -> EnvironmentProgress:
+        shown = [OutputPiece(number=each.number, text=each.text, left_out=each.left_out) for each in pieces]
+        return cls(state=found.state.value, pieces=shown, more=len(pieces) == MAX_PIECES)

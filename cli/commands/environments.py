@@ -8,7 +8,7 @@ import typer
 
 from cli.environments import path_of
 from cli.invocation import Invocation, command
-from cli.output import short
+from cli.output import printable, short
 from cli.routes import API, Json
 from milepost.domain.errors import InvalidInput
 
@@ -69,13 +69,30 @@ async def log(
         int | None, typer.Option("--output", metavar="GENERATION", help="Print what its setup command put out.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print what the newest one's setup command puts out, until it has ended.")
+    ] = False,
 ) -> None:
     """List the generations, newest first, or print the output of one."""
     from cli.connection import Need, reach
-    from cli.environments import describe
+    from cli.environments import describe, followed
+
+    if follow and (output is not None or call.json):
+        raise InvalidInput(
+            "--follow prints text as it comes.", field="follow", fix="Use it without --output and --json."
+        )
 
     async with reach(call, Need.READ) as reached:
         path = f"{API}/sessions/{session}/environments"
+        if follow:
+            newest = await reached.client.get(path_of(session))
+            if newest["state"] in ("unprepared", "awaiting_approval"):
+                call.out.note("Nothing has been put out.")
+            else:
+                await followed(
+                    reached.client, session, newest["generation"], lambda text: call.out.write(printable(text))
+                )
+            return
         if output is not None:
             text = await reached.client.text(f"{path}/{output}/output")
             if call.json:
@@ -164,7 +181,7 @@ async def _act(call: Invocation, session: str, action: str, body: Json, *, no_wa
     async with reach(call, Need.WRITE if no_wait else Need.EXECUTE) as reached:
         found = await reached.client.post(f"{path_of(session)}/{action}", body)
         if not no_wait:
-            found = await waited(reached.client, session, found)
+            found = await waited(reached.client, session, found, None if call.json else call.out.aside)
     _report(call, found)
     if not no_wait:
         require_ready(found)

@@ -569,6 +569,24 @@ class EnvironmentPreparing:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentOutput:
+    """A piece of what a setup command puts out while it runs; the whole is in the result of its end.
+
+    `number` counts the pieces of a generation from 0, `left_out` the bytes before this piece that none shows. Up to the
+    end of this piece there were `stdout_bytes` and `stderr_bytes` of each stream.
+    """
+
+    TYPE: ClassVar[str] = "environment.output"
+    VERSION: ClassVar[int] = 1
+    generation: int
+    number: int
+    text: str
+    left_out: int
+    stdout_bytes: int
+    stderr_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentReady:
     """What needs the sandbox works from here on."""
 
@@ -687,6 +705,7 @@ Event = (
     | EnvironmentProposed
     | EnvironmentReviewed
     | EnvironmentPreparing
+    | EnvironmentOutput
     | EnvironmentReady
     | EnvironmentFailed
     | ImportCompleted
@@ -735,6 +754,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     EnvironmentProposed,
     EnvironmentReviewed,
     EnvironmentPreparing,
+    EnvironmentOutput,
     EnvironmentReady,
     EnvironmentFailed,
     ImportCompleted,

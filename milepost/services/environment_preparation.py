@@ -9,11 +9,12 @@ from functools import partial
 from milepost.contracts.naming import environment_workflow_id
 from milepost.domain.environments import Environment, EnvironmentResult, EnvironmentState
 from milepost.domain.errors import Fenced, TemporalUnavailable
+from milepost.domain.events import EnvironmentOutput
 from milepost.domain.sessions import Session
 from milepost.ports.ledger import Ledger, LedgerTx
 from milepost.ports.system import Clock
 from milepost.ports.workflows import WorkflowStarter, WorkflowState
-from milepost.services.environments import settle
+from milepost.services.environments import append_output, settle
 
 LOST = "environment_lost"
 
@@ -44,6 +45,16 @@ class Preparation:
         await self._ledger.write(
             lambda tx: self._changed(tx, session_id, generation, run, lambda found: replace(found, boot=boot))
         )
+
+    async def said(self, session_id: str, run: str, piece: EnvironmentOutput) -> None:
+        """Record a piece of the setup command's output. Raises Fenced once the generation is over, or another run's."""
+        now = self._clock.now()
+
+        def body(tx: LedgerTx) -> None:
+            tx.turns.lock_session(session_id)
+            append_output(tx, _owned(tx.environments.current(session_id), piece.generation, run), piece, now)
+
+        await self._ledger.write(body)
 
     async def end(
         self, session_id: str, generation: int, run: str, state: EnvironmentState, result: EnvironmentResult

@@ -21,6 +21,7 @@ from milepost.domain.environments import (
 from milepost.domain.errors import EnvironmentConflict, EnvironmentNotFound, ImageNotAllowed, InvalidInput, TurnRunning
 from milepost.domain.events import (
     EnvironmentFailed,
+    EnvironmentOutput,
     EnvironmentPreparing,
     EnvironmentProposed,
     EnvironmentReady,
@@ -30,6 +31,7 @@ from milepost.domain.events import (
 )
 from milepost.domain.sessions import Session
 from milepost.engine.consent import Verdict, verdict
+from milepost.ledger.codec import decode_event
 from milepost.ports.environments import Detector
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent, OutboxKind
 from milepost.ports.notifier import OUTBOX_TOPIC
@@ -38,6 +40,8 @@ from milepost.services.sessions import MAX_PAGE, require_active
 
 STOPPED = "environment_stopped"
 SUPERSEDED = "environment_superseded"
+MAX_PIECES = 100
+"""Of a setup command's output, that are given at once."""
 NO_NETWORK = "The sandbox has no network (sandbox.network: none): a command that downloads fails."
 
 CheckImage = Callable[[str], None]
@@ -125,6 +129,14 @@ class EnvironmentService:
                 f"The environment of Session {session_id} has no such generation.", field="generation"
             )
         return found
+
+    async def pieces(self, session_id: str, generation: str, after: int) -> list[EnvironmentOutput]:
+        """Pieces of a setup command's output as they came, from number `after + 1` on, at most 100.
+
+        Raises SessionNotFound, EnvironmentNotFound.
+        """
+        found = await self.generation(session_id, generation)
+        return await self._ledger.read(lambda tx: pieces_of(tx, found, after + 1, MAX_PIECES))
 
     def asks(self, environment: Environment) -> bool:
         """Whether preparing an unprepared environment asks a person."""
@@ -348,6 +360,24 @@ def settle(
     event = kind(ended.generation, ended.plan.image, ended.command, result)
     _append(tx, ended, "ended", event, now)
     return ended
+
+
+def append_output(tx: LedgerTx, found: Environment, piece: EnvironmentOutput, now: int) -> None:
+    """Write a piece of output; one of a number that is there stays."""
+    _append(tx, found, f"output/{piece.number}", piece, now)
+
+
+def pieces_of(tx: LedgerTx, found: Environment, first: int, limit: int) -> list[EnvironmentOutput]:
+    """The pieces of output from a number on, in order."""
+    pieces: list[EnvironmentOutput] = []
+    for number in range(first, first + limit):
+        stored = tx.events.find(found.session_id, f"environment/{found.generation}/output/{number}")
+        if stored is None:
+            break
+        event = decode_event(stored.type, stored.version, stored.payload)
+        if isinstance(event, EnvironmentOutput):
+            pieces.append(event)
+    return pieces
 
 
 def _append(tx: LedgerTx, found: Environment, name: str, event: Event, now: int) -> None:

@@ -39,7 +39,8 @@ def test_an_instance_that_is_killed_in_the_middle_goes_on_with_the_same_command(
     work = home.work / "project"
     work.mkdir()
     (work / "package.json").write_text("{}")
-    command = "echo begun >> log && sleep 8 && mkdir -p ~/.venv/bin node_modules/x && echo done >> log && echo fine"
+    install = "mkdir -p ~/.venv/bin node_modules/x && echo done >> log && echo fine"
+    command = f"echo begun >> log && echo started && sleep 8 && {install}"
     (work / ".devcontainer.json").write_text(json.dumps({"postCreateCommand": command}))
     instance = home.start("dev")
     until(lambda: home.run("session", "list").code == 0 and (home.data / "api.sock").exists(), "dev serves")
@@ -48,13 +49,18 @@ def test_an_instance_that_is_killed_in_the_middle_goes_on_with_the_same_command(
     assert (asked.code, asked.document["state"]) == (3, "awaiting_approval")
     assert home.run("env", "review", session, "--approve", "--no-wait").code == 0
     until(lambda: (work / "log").exists(), "the command runs")
+    progress = home.start("env", "log", session, "--follow")
+    assert progress.stdout is not None
+    assert progress.stdout.readline() == "started\n", "what it puts out is shown while it runs"
+    killed(progress)
     killed(instance)
     assert environment(home, session)["state"] == "preparing", "History needs no instance"
     instance = home.start("dev")
     until(lambda: environment(home, session)["state"] in ("ready", "failed"), "the environment is settled")
     found = environment(home, session)
     assert found["state"] == "ready", found
-    assert (found["result"]["exit_code"], found["result"]["output"]) == (0, "fine\n")
+    assert (found["result"]["exit_code"], found["result"]["output"]) == (0, "started\nfine\n")
+    assert home.run("env", "log", session, "--follow").stdout == "started\nfine\n"
     assert (work / "log").read_text() == "begun\ndone\n", "it ran once"
     script = home.script({"calls": [call("bash", command="ls node_modules ~/.venv")]}, {"text": "Seen."})
     turn = home.run("turn", "send", session, "Look", "--script", script, "--json").document

@@ -32,6 +32,8 @@ class MemorySandbox(MemoryProcesses):
     journal: list[tuple[str, Operation]] = field(default_factory=list)
     outcomes: dict[str, asyncio.Future[Outcome]] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
+    said: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
+    listeners: dict[str, list[OnOutput]] = field(default_factory=dict)
     lost: bool = False
     boot: str = "memory-1"
     ports: dict[int, str] = field(default_factory=dict)
@@ -43,7 +45,7 @@ class MemorySandbox(MemoryProcesses):
         self, effect_id: str, operation: Operation, on_output: OnOutput | None = None, *, boot: str | None = None
     ) -> Outcome:
         if effect_id in self.outcomes:
-            return replace(await asyncio.shield(self.outcomes[effect_id]), attached=True)
+            return replace(await self._followed(effect_id, on_output), attached=True)
         if boot not in (None, self.boot):
             raise SandboxUnavailable("The sandbox was restarted.")
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -53,7 +55,25 @@ class MemorySandbox(MemoryProcesses):
             future.set_result(Outcome(killed=True))
         elif not (self.hangs or (isinstance(operation, Exec) and operation.command.startswith("hang"))):
             future.set_result(self._run(operation))
-        return await asyncio.shield(future)
+        return await self._followed(effect_id, on_output)
+
+    async def _followed(self, effect_id: str, on_output: OnOutput | None) -> Outcome:
+        """The outcome; meanwhile the listener is given all that was and is said."""
+        for stream, data in self.said.get(effect_id, ()) if on_output else ():
+            on_output(stream, data)  # type: ignore[misc]
+        listeners = self.listeners.setdefault(effect_id, [])
+        listeners += [on_output] if on_output else []
+        try:
+            return await asyncio.shield(self.outcomes[effect_id])
+        finally:
+            if on_output:
+                listeners.remove(on_output)
+
+    def says(self, effect_id: str, stream: str, data: bytes) -> None:
+        """A command that runs puts something out."""
+        self.said.setdefault(effect_id, []).append((stream, data))
+        for listener in self.listeners.get(effect_id, ()):
+            listener(stream, data)
 
     def _run(self, operation: Operation) -> Outcome:
         match operation:
@@ -91,9 +111,9 @@ class MemorySandbox(MemoryProcesses):
     ) -> Outcome:
         if self.lost or effect_id not in self.outcomes:
             if operation is not None and boot == self.boot and not self.lost:
-                return await self.perform(effect_id, operation)
+                return await self.perform(effect_id, operation, on_output)
             raise SandboxLost("The container is gone.")
-        return replace(await asyncio.shield(self.outcomes[effect_id]), attached=True)
+        return replace(await self._followed(effect_id, on_output), attached=True)
 
     async def kill(self, effect_id: str) -> None:
         self.killed.add(effect_id)
