@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from activities.conversation import Conversations
 from activities.directories import noted, placed
 from activities.guard import Stopped, guarded, heartbeats
+from activities.process_tools import ProcessCalls
 from activities.toolcalls import Result, ToolCall
 from milepost.domain.effects import EffectClass, EffectSpec, EffectState
 from milepost.domain.errors import MilepostError, SandboxLost, SandboxUnavailable, StorageUnavailable
@@ -109,12 +110,14 @@ class SandboxedCalls:
         redactor: Redactor,
         guard: WorkspaceGuard,
         shells: Shells,
+        processes: ProcessCalls,
     ) -> None:
         self._conversations = conversations
         self._guard = guard
         self._workbench = workbench
         self._redactor = redactor
         self._shells = shells
+        self.processes = processes
 
     async def open(self, call: ToolCall) -> Opened:
         """Open the sandbox before the dispatch, which names it: that tells later whether a hand-over was possible."""

@@ -27,7 +27,7 @@ from milepost.services.contents import text_bytes
 from milepost.services.finishing import tool_event_key
 from milepost.services.gate import Gate
 from milepost.services.stops import StopSignal
-from milepost.tools import Planned, PlannedTool, plan, plan_custom
+from milepost.tools import Planned, PlannedProcess, PlannedTool, plan, plan_custom
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +152,4 @@ def boundary_result(effect: str, result: Result) -> RunToolResult:
 
 def is_sandboxed(call: ToolCall) -> bool:
     """Whether it runs in the Session's sandbox."""
-    return isinstance(call.planned, PlannedTool)
+    return isinstance(call.planned, PlannedTool | PlannedProcess)

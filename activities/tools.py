@@ -50,7 +50,7 @@ from milepost.services.contents import Contents
 from milepost.services.effects import EffectJournal, Entered, Settlement
 from milepost.services.finishing import call_place, call_position, tool_event_key
 from milepost.services.stops import StopSignal, StopWatch
-from milepost.tools import Planned, PlannedCustom, PlannedInternal, PlannedTool, plan
+from milepost.tools import Planned, PlannedCustom, PlannedInternal, PlannedProcess, PlannedTool, plan
 
 
 class ToolActivities:
@@ -188,6 +188,8 @@ class ToolActivities:
             return await self._custom.outcome(call, call.planned, first=attempt == 1)
         if isinstance(call.planned, PlannedInternal):
             return await self._internal.outcome(call, call.planned)
+        if isinstance(call.planned, PlannedProcess):
+            return await self._sandboxed.processes.outcome(call, call.planned)
         attach_to = None
         if entry is Entry.ATTACH:
             attach_to = await self._sandboxed.attach_to(call.spec, attempt, opened.boot)

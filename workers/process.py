@@ -19,6 +19,7 @@ from activities.hooks import HookedCalls
 from activities.internal import InternalCalls, attachment_tools, output_tools
 from activities.models import ModelActivities
 from activities.patience import PatientLedger
+from activities.process_tools import ProcessCalls
 from activities.remembered import MemoryParts, memory_parts
 from activities.sandboxed import SandboxedCalls
 from activities.teams import TeamActivities
@@ -53,6 +54,7 @@ from milepost.services.forking import ForkCopier
 from milepost.services.memory_edits import MemoryEdits
 from milepost.services.memory_stores import MemoryStores
 from milepost.services.outputs import OutputReader
+from milepost.services.processes import ProcessService
 from milepost.services.reconcile import Reconciler
 from milepost.services.shells import Shells
 from milepost.services.stops import StopWatch
@@ -162,7 +164,11 @@ def turn_steps(parts: ExecutionParts, guard: WorkspaceGuard, queues: ChooseQueue
         counters,
         compactor,
     )
-    sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard, Shells(parts.ledger))
+    shells = Shells(parts.ledger)
+    processes = ProcessCalls(
+        ProcessService(parts.ledger, parts.clock, parts.workbench, parts.host), shells, parts.redactor
+    )
+    sandboxed = SandboxedCalls(conversations, parts.workbench, parts.redactor, guard, shells, processes)
     custom = CustomCalls(parts.custom_tools, parts.redactor)
     outputs, files = OutputReader(parts.ledger, parts.contents), AttachmentReader(parts.ledger, parts.contents)
     internal = InternalCalls({**output_tools(outputs), **attachment_tools(files), **memory.tools})
@@ -213,6 +219,7 @@ class WorkerProcess:
         self._parts = parts
         self._queues = queues
         self._guard = WorkspaceGuard(PatientLedger(parts.ledger), parts.clock, parts.snapshots, parts.worker)
+        self._processes = ProcessService(parts.ledger, parts.clock, parts.workbench, parts.host)
         self._forks = ForkCopier(parts.ledger, parts.clock, parts.snapshots)
         self._steps = turn_steps(parts, self._guard, self._choose_queues)
         self._starter = starter
@@ -278,6 +285,7 @@ class WorkerProcess:
         if self._queues.sandbox in self._queues.serve:
             await self._guard.repair_all()
             await self._forks.carry_on_all()
+            await self._processes.refresh_all()
             await self._parts.workbench.tidy(self._parts.ledger)
 
     async def _leave(self) -> None:
@@ -286,6 +294,7 @@ class WorkerProcess:
         live = await self._parts.ledger.read(lambda tx: tx.workers.live(since))
         if all(beat.host != self._parts.host for beat in live):
             await self._parts.workbench.tidy(self._parts.ledger, leaving=True)
+            await self._processes.refresh_all()
 
     def _beat(self, at: int) -> WorkerBeat:
         return WorkerBeat(self._parts.worker, self._parts.host, tuple(sorted(self._queues.serve)), at)

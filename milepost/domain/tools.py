@@ -50,6 +50,11 @@ class CustomTool:
     timeout: float
 
 
+PROCESS_TOOLS = frozenset(
+    {"bash_background", "spawn_terminal", "list_terminals", "read_terminal", "write_terminal", "kill_terminal"}
+)
+"""Built-in tools for terminals and background commands of the sandbox."""
+
 READ_ATTACHMENT = "read_attachment"
 """Offered only in Sessions that have attachments."""
 
@@ -61,6 +66,12 @@ BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
     "write_file": ToolPolicy(EffectClass.IDEMPOTENT, Parallel.ORDERED),
     "edit_file": ToolPolicy(EffectClass.ATTACHABLE, Parallel.ORDERED),
     "bash": ToolPolicy(EffectClass.ATTACHABLE, Parallel.EXCLUSIVE),
+    "bash_background": ToolPolicy(EffectClass.KEYED, Parallel.EXCLUSIVE),
+    "spawn_terminal": ToolPolicy(EffectClass.KEYED, Parallel.ORDERED),
+    "list_terminals": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "read_terminal": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "write_terminal": ToolPolicy(EffectClass.AT_MOST_ONCE, Parallel.EXCLUSIVE),
+    "kill_terminal": ToolPolicy(EffectClass.IDEMPOTENT, Parallel.ORDERED),
     "read_output": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "search_output": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "core_memory_append": ToolPolicy(EffectClass.INTERNAL_STATE, Parallel.ORDERED),

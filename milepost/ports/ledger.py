@@ -24,6 +24,7 @@ from milepost.domain.events import Event, StreamKind
 from milepost.domain.forks import Fork
 from milepost.domain.lives import AgentStop
 from milepost.domain.memory import Scope
+from milepost.domain.processes import ProcessRecord
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session, SessionStatus, Workspace
 from milepost.domain.turns import Turn, TurnState
@@ -426,6 +427,24 @@ class Budgets(Protocol):
     def save_factor(self, provider: str, model: str, factor: float, samples: int, at: int) -> None: ...
 
 
+class Processes(Protocol):
+    """Terminals and background commands."""
+
+    def add(self, record: ProcessRecord) -> bool:
+        """Insert one; False if its id is there already."""
+
+    def get(self, process_id: str) -> ProcessRecord | None: ...
+
+    def save(self, record: ProcessRecord) -> bool:
+        """Write what is known of one that runs; False if its end was written already, which stays as it is."""
+
+    def of_session(self, session_id: str, *, running: bool = False, limit: int = 200) -> list[ProcessRecord]:
+        """Newest first; only those that run if `running`."""
+
+    def running_on(self, host: str, limit: int = 1000) -> list[ProcessRecord]:
+        """Those of all Sessions that run in containers of a host."""
+
+
 class AgentLives(Protocol):
     """Agents that a person has stopped."""
 
@@ -678,6 +697,8 @@ class LedgerTx(Protocol):
     def forks(self) -> Forks: ...
     @property
     def environments(self) -> Environments: ...
+    @property
+    def processes(self) -> Processes: ...
     @property
     def workspaces(self) -> Workspaces: ...
     @property

@@ -61,6 +61,15 @@ class Workbench:
         await self._gate.opened(environment)
         return sandbox
 
+    async def peek(self, session: Session) -> Sandbox:
+        """Like `open`, but no use of it: it may be removed as if nobody had looked."""
+        last = self._last_use.get(session.session_id)
+        try:
+            return await self.open(session)
+        finally:
+            if last is not None:
+                self._last_use[session.session_id] = last
+
     async def open_for(self, session: Session, environment: Environment) -> Sandbox:
         """The sandbox of this very generation, whatever its state. Raises SandboxUnavailable."""
         self._last_use[session.session_id] = time.monotonic()
@@ -90,9 +99,9 @@ class Workbench:
     async def tidy(self, ledger: Ledger, *, leaving: bool = False) -> int:
         """Remove containers that no turn needs; return how many.
 
-        While serving, those of closed or deleted Sessions, and those that nothing has used for long; when `leaving`,
-        all without a running turn. A container holds nothing of worth between turns: the files are in the Workspace and
-        on volumes, and the next turn makes a new one.
+        While serving, those of closed or deleted Sessions, and those that nothing has used for long, which a running
+        terminal or background command is; when `leaving`, all without a running turn. A container holds nothing else of
+        worth between turns: the files are in the Workspace and on volumes, and the next turn makes a new one.
         Raises SandboxUnavailable.
         """
         if self._provider is None or not self._used:
@@ -143,4 +152,6 @@ def _sorted(tx: LedgerTx, found: frozenset[str], *, leaving: bool) -> tuple[set[
             at_work.add(session_id)
         elif leaving or session.status is SessionStatus.CLOSED:
             unused.add(session_id)
+        elif tx.processes.of_session(session_id, running=True, limit=1):
+            at_work.add(session_id)
     return at_work, unused

@@ -280,6 +280,21 @@ environments = Table(
     CheckConstraint("generation > 0", name="generation"),
 )
 
+_RUNS = text("ended_at IS NULL")
+processes = Table(
+    "processes",
+    metadata,
+    Column("process_id", Identifier, primary_key=True),
+    Column("session_id", Identifier, ForeignKey("sessions.session_id"), nullable=False),
+    Column("host", Identifier, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    # Canonical JSON of `domain.processes.ProcessRecord`.
+    Column("record", LargeBinary, nullable=False),
+    Index("ix_processes_session_id", "session_id", "started_at"),
+    Index("ix_processes_running", "host", sqlite_where=_RUNS, postgresql_where=_RUNS),
+)
+
 workspace_states = Table(
     "workspace_states",
     metadata,

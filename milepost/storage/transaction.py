@@ -22,6 +22,7 @@ from milepost.storage.memory import SqlMemory
 from milepost.storage.memory_tasks import SqlMemoryTasks
 from milepost.storage.orphans import find_orphans
 from milepost.storage.outbox import SqlOutbox
+from milepost.storage.processes import SqlProcesses
 from milepost.storage.rewinds import SqlRewinds
 from milepost.storage.rules import SqlPolicyRules
 from milepost.storage.search import SqlSearchIndex
@@ -46,6 +47,7 @@ class Transaction:
         self.rewinds = SqlRewinds(conn)
         self.forks = SqlForks(conn)
         self.environments = SqlEnvironments(conn)
+        self.processes = SqlProcesses(conn)
         self.workspaces = SqlWorkspaces(conn)
         self.effects = SqlEffects(conn)
         self.approvals = SqlApprovals(conn)

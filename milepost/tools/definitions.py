@@ -8,6 +8,7 @@ from typing import Any
 from milepost.domain.errors import InvalidInput
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, READ_ATTACHMENT, ToolDefinition
 from milepost.tools.memory import MEMORY_DEFINITIONS
+from milepost.tools.processes import PROCESS_DEFINITIONS
 
 BASH_TIMEOUT_SECONDS = 180
 BASH_TIMEOUT_MAXIMUM = 3600
@@ -110,7 +111,8 @@ _ALL = {
             "bash",
             "Run a shell command in the workspace, inside the sandbox. It has no input and no terminal. When it ends, "
             "all processes it started are ended too. The working directory is kept: after 'cd sub' the next command "
-            "begins in sub; variables are not. At most 32 KiB of each output are returned, beginning and end.",
+            "begins in sub; variables are not. For what shall run on, like a server, use "
+            "bash_background. At most 32 KiB of each output are returned, beginning and end.",
             _object(
                 {
                     "command": {"type": "string", "minLength": 1},
@@ -124,6 +126,7 @@ _ALL = {
                 "command",
             ),
         ),
+        *PROCESS_DEFINITIONS,
         ToolDefinition(
             "read_output",
             "Read the whole recorded output of an earlier tool call of this conversation, piece by piece: results are "

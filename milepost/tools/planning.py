@@ -15,6 +15,7 @@ from milepost.domain.errors import ArgumentsUnparsable, ToolRejected
 from milepost.domain.tools import (
     BUILTIN_TOOL_POLICIES,
     MAX_TOOL_ARGUMENTS_BYTES,
+    PROCESS_TOOLS,
     UNSANDBOXED_TOOLS,
     ToolDefinition,
 )
@@ -22,6 +23,7 @@ from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operatio
 from milepost.security.schemas import validator
 from milepost.tools.definitions import BASH_TIMEOUT_SECONDS, READ_LINES, definitions
 from milepost.tools.memory import MEMORY_ARGUMENT_BYTES
+from milepost.tools.processes import PROCESS_ARGUMENT_BYTES, PROCESS_SECONDS, ProcessCall
 
 MIB = 1024 * 1024
 FILE_OPERATION_SECONDS = 60.0
@@ -43,6 +45,7 @@ MAX_BYTES = {
     ("read_attachment", "name"): 4 * 1024,
     ("search_output", "query"): 1024,
     **MEMORY_ARGUMENT_BYTES,
+    **PROCESS_ARGUMENT_BYTES,
 }
 """Largest accepted size of an argument, in UTF-8 bytes."""
 
@@ -79,7 +82,20 @@ class PlannedInternal:
     repaired: bool
 
 
-Planned = PlannedTool | PlannedCustom | PlannedInternal
+@dataclass(frozen=True, slots=True)
+class PlannedProcess:
+    """A call of a tool for terminals and background commands; otherwise as `PlannedTool`."""
+
+    call: ProcessCall
+    timeout: float
+    repaired: bool
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self.call.arguments
+
+
+Planned = PlannedTool | PlannedProcess | PlannedCustom | PlannedInternal
 
 
 def plan_custom(
@@ -108,7 +124,7 @@ def plan_custom(
     return PlannedCustom(arguments, timeout, repaired)
 
 
-def plan(tool: str, arguments_json: str) -> PlannedTool | PlannedInternal:
+def plan(tool: str, arguments_json: str) -> PlannedTool | PlannedProcess | PlannedInternal:
     """Check the arguments of a built-in tool strictly and map them to an operation if it runs in the sandbox.
 
     Raises ToolRejected: unknown tool, arguments that do not parse or do not fit. Its text is meant for the model.
@@ -124,6 +140,8 @@ def plan(tool: str, arguments_json: str) -> PlannedTool | PlannedInternal:
             _check_text(tool, field, value)
     if tool in UNSANDBOXED_TOOLS:
         return PlannedInternal(arguments, INTERNAL_SECONDS, repaired)
+    if tool in PROCESS_TOOLS:
+        return PlannedProcess(ProcessCall(tool, arguments), PROCESS_SECONDS, repaired)
     operation = _OPERATIONS[tool](arguments)
     timeout = operation.timeout if isinstance(operation, Exec) else FILE_OPERATION_SECONDS
     return PlannedTool(operation, timeout, repaired)
@@ -202,6 +220,8 @@ def _explain(error: ValidationError) -> str:
             return f"'{field}' must be of type {error.validator_value}, not {_kind(error.instance)}"
         case "enum":
             return f"'{field}' must be one of {json.dumps(error.validator_value, ensure_ascii=False)[:500]}"
+        case "pattern" if field == "id":
+            return "'id' must be one that bash_background, spawn_terminal or list_terminals gives, like 'prc_0a1b...'"
         case "minLength" if error.validator_value == 1:
             return f"'{field}' must not be empty"
         case "pattern" if field == "ref":
@@ -221,7 +241,7 @@ def _check_text(tool: str, field: str, value: str) -> None:
         _reject(tool, f"'{field}' contains half of a surrogate pair, which is no text")
     if size > limit:
         _reject(tool, f"'{field}' has {size} bytes; at most {limit} bytes are accepted")
-    if "\0" in value and field != "content":
+    if "\0" in value and (tool, field) not in (("write_file", "content"), ("write_terminal", "text")):
         _reject(tool, f"'{field}' contains a NUL character")
 
 

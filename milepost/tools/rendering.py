@@ -119,7 +119,7 @@ def _decode(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Without terminal control: colors, titles, and lines that were overwritten (progress bars)."""
     text = _ESCAPES.sub("", text)
     if "\r" not in text:
@@ -134,10 +134,10 @@ def _shown(data: bytes, limit: int) -> tuple[str, bool]:
     """
     window = 4 * limit
     whole = len(data) <= 2 * window
-    text = _plain(_decode(data if whole else data[:window])).encode("utf-8", "replace")
+    text = plain(_decode(data if whole else data[:window])).encode("utf-8", "replace")
     if whole and len(text) <= limit:
         return text.decode("utf-8"), False
-    last = text if whole else _plain(_decode(data[-window:])).encode("utf-8", "replace")
+    last = text if whole else plain(_decode(data[-window:])).encode("utf-8", "replace")
     head, tail = text[: limit // 2].decode("utf-8", "ignore"), last[-(limit // 2) :].decode("utf-8", "ignore")
     return f"{head}\n[... {max(0, len(data) - limit)} bytes left out ...]\n{tail}", True
 
