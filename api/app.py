@@ -33,6 +33,7 @@ from api.routes import (
     search,
     sessions,
     skills,
+    terminals,
     turns,
 )
 from milepost.security.access import Access
@@ -90,7 +91,7 @@ def create_app(
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
     reading = (sessions, environments, turns, history, rewinds, checkpoints, memory, search)
     work = (*reading, agents, agent_settings, skills, exports, imports, attachments, approvals)
-    for area in (*work, long_term, models, live, instance, logins, root):
+    for area in (*work, long_term, models, live, terminals, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
     documentation.install(app, is_open=_is_open, cookie_name=cookie_name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from api.problems import problem_of, unexpected
 from api.responses import json_text
@@ -25,6 +26,8 @@ class LiveReaders:
     limit: int = DEFAULT_MAX_READERS
     count: int = 0
     draining: bool = False
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops, for readers that wait for something else than the live service."""
 
     def enter(self) -> None:
         """Count one more. Raises TooManyReaders."""
@@ -41,6 +44,7 @@ class LiveReaders:
     def drain(self) -> None:
         """End all readers and accept no new ones; called when the server stops. Never blocks."""
         self.draining = True
+        self.stopped.set()
         self.live.close()
 
 

@@ -27,6 +27,7 @@ from cli.commands import (
     servers,
     sessions,
     skills,
+    terminals,
     turns,
     verify,
 )
@@ -51,6 +52,7 @@ for module in (
     turns,
     sessions,
     environments,
+    terminals,
     ledger,
     search,
     exports,

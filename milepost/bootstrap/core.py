@@ -18,7 +18,7 @@ from milepost.bootstrap.longterm import open_long_term
 from milepost.bootstrap.memory import open_memory
 from milepost.bootstrap.sandboxes import environment_rules, open_sandboxes, spec_of
 from milepost.bootstrap.snapshots import open_snapshots
-from milepost.bootstrap.system import SystemClock, UuidIds, release
+from milepost.bootstrap.system import SystemClock, UuidIds, host_name, release
 from milepost.config.agents import AgentFile
 from milepost.config.loading import Config
 from milepost.config.registry import LiveAgents
@@ -58,6 +58,7 @@ from milepost.services.memory import MemoryService
 from milepost.services.memory_stores import MemoryStores
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
+from milepost.services.processes import ProcessService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService, workspace_folder
@@ -157,6 +158,7 @@ class Core:
             exports=ExportService(self.ledger, self.contents, self.clock, release()),
             imports=ImportService(self.ledger, self.contents, self.clock, self.ids, self.root.path),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
+            processes=ProcessService(self.ledger, self.clock, self.workbench, host_name()),
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             long_term=self.long_term,
             live=LiveService(self.ledger, self.notifier, self.clock),

@@ -34,6 +34,11 @@ def release() -> str:
     return importlib.metadata.version(DISTRIBUTION)
 
 
+def host_name() -> str:
+    """The name that this machine's sandboxes and their queue carry."""
+    return socket.gethostname() or "localhost"
+
+
 def worker_name() -> str:
     """A name for this process that no earlier process had: host, pid and a random part."""
     return f"{socket.gethostname()[:40]}/{os.getpid()}/{secrets.token_hex(4)}"

@@ -302,6 +302,13 @@ class InstanceLocked(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class InstanceNotRunning(MilepostError):
+    """The command needs an instance that serves the data root."""
+
+    code = "instance_not_running"
+    kind = ErrorKind.UNAVAILABLE
+
+
 class BackupUnusable(MilepostError):
     """The file is no whole backup, or a part of it is not what its digest says."""
 

@@ -55,6 +55,11 @@ PROCESS_TOOLS = frozenset(
 )
 """Built-in tools for terminals and background commands of the sandbox."""
 
+SHELL = "bash"
+SHELL_TOOLS = frozenset({"bash_background", "spawn_terminal", "write_terminal"})
+"""Built-in tools that run whatever a shell can: what a person refused or wants to be asked about for `bash` holds for
+them as well, unless they are named themselves."""
+
 READ_ATTACHMENT = "read_attachment"
 """Offered only in Sessions that have attachments."""
 
@@ -108,6 +113,8 @@ def tool_approval(tool: str, chosen: Mapping[str, Approval], own: Approval = App
 
     `own` is the default of a tool that is not built in.
     """
+    if tool in SHELL_TOOLS and tool not in chosen and SHELL in chosen:
+        return chosen[SHELL]
     policy = BUILTIN_TOOL_POLICIES.get(tool)
     return chosen.get(tool, chosen.get(ANY_TOOL, policy.approval if policy else own))
 

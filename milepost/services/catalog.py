@@ -26,6 +26,7 @@ from milepost.services.longterm.service import LongTermMemory
 from milepost.services.memory import MemoryService
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
+from milepost.services.processes import ProcessService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService
@@ -55,6 +56,7 @@ class Services:
     exports: ExportService
     imports: ImportService
     approvals: ApprovalService
+    processes: ProcessService
     outcomes: OutcomeService
     long_term: LongTermMemory
     live: LiveService

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from milepost.domain.approvals import PREVIEW_CHARACTERS, Approval, ApprovalState, PolicyRule, Verdict
 from milepost.domain.effects import Effect, EffectSpec, EffectState
 from milepost.domain.events import ApprovalRequested, ApprovalResolved, StreamKind
+from milepost.domain.tools import SHELL, SHELL_TOOLS
 from milepost.domain.tools import Approval as ApprovalPolicy
 from milepost.engine.policy import approval_id, deciding
 from milepost.ports.ledger import LedgerTx, NewEvent
@@ -79,6 +80,9 @@ def rejection_text(approval: Approval) -> str:
 def _rule(tx: LedgerTx, spec: EffectSpec, gate: Gate, at: int) -> PolicyRule | None:
     """The rule that decides. One that counts once is used up, unless another call was faster."""
     rules = tx.rules.matching(spec.agent, gate.tool, spec.effect_id)
+    if gate.tool in SHELL_TOOLS:
+        shell = tx.rules.matching(spec.agent, SHELL, spec.effect_id)
+        rules += [rule for rule in shell if rule.tool == SHELL and rule.verdict is Verdict.DENY]
     while (rule := deciding(rules)) is not None:
         if not rule.once or tx.rules.use(rule.rule_id, spec.effect_id, at):
             return rule

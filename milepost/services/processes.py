@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from milepost.contracts.naming import sandbox_queue
 from milepost.domain.errors import (
     EnvironmentNotReady,
     InvalidInput,
@@ -35,6 +36,7 @@ from milepost.services.workbench import Workbench
 MAX_COMMAND_CHARACTERS = 65_536
 SHOWN_COMMAND = 4_000
 """Characters of a command that the record keeps. An agent's whole one is in its tool call."""
+SANDBOX_QUEUES = sandbox_queue("")
 LIVE_WORKER_US = 60_000_000
 GONE = "Its sandbox was removed, or started anew."
 _REFUSED = (InvalidInput, ProcessLimit, ProcessNotFound)
@@ -67,6 +69,22 @@ class ProcessService:
         self._clock = clock
         self._workbench = workbench
         self.host = host
+
+    async def open(self, session_id: str, spec: Spawn, by: str) -> ProcessRecord:
+        """Start one for a person. Raises as `start` does, and SessionNotFound."""
+        since = self._clock.now() - LIVE_WORKER_US
+
+        def body(tx: LedgerTx) -> tuple[Session, list[str]]:
+            queues = {queue for beat in tx.workers.live(since) for queue in beat.queues}
+            return tx.sessions.get(session_id), sorted(queue for queue in queues if queue.startswith(SANDBOX_QUEUES))
+
+        session, queues = await self._ledger.read(body)
+        if queues and sandbox_queue(self.host) not in queues:
+            hosts = ", ".join(queue.removeprefix(SANDBOX_QUEUES) for queue in queues)
+            raise SandboxUnavailable(
+                f"This is {self.host}, where no worker keeps sandboxes.", fix=f"Use an API on a host that has: {hosts}"
+            )
+        return await self.start(session, NewProcess(new_process_id(), spec, by))
 
     async def start(self, session: Session, new: NewProcess) -> ProcessRecord:
         """Start it. With an id that is known nothing is started twice, also after a worker was lost.

@@ -12,7 +12,7 @@ from milepost.domain.errors import InvalidInput, SnapshotFailed, TurnSuperseded,
 from milepost.domain.events import SessionRewound, StreamKind, WorkspaceRestored
 from milepost.domain.rewinds import Rewind
 from milepost.domain.sessions import Session
-from milepost.domain.tools import SANDBOXED_OPERATIONS
+from milepost.domain.tools import SANDBOXED_OPERATIONS, SHELL, SHELL_TOOLS
 from milepost.domain.turns import Turn
 from milepost.domain.workspaces import LeasePurpose, Restore, RestoreKind, RestoreState, workspace_busy
 from milepost.ports.ledger import EffectCount, Ledger, LedgerTx, NewEvent
@@ -224,7 +224,11 @@ class RewindService:
     def _outside(self, item: EffectCount) -> bool:
         if item.operation not in SANDBOXED_OPERATIONS:
             return True
-        return self._networked and item.operation == "tool:bash"
+        return self._networked and item.operation in _SHELLS
+
+
+_SHELLS = frozenset(f"tool:{name}" for name in (SHELL, *SHELL_TOOLS))
+"""Operations that reach the network, where the sandbox has one."""
 
 
 def _point(tx: LedgerTx, to: RewindTo) -> int:

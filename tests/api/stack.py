@@ -41,6 +41,7 @@ from milepost.memory.legacy_files import LegacyFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.ports.models import NoTokenCounters
 from milepost.ports.prices import NoPrices
+from milepost.ports.sandbox import SandboxSpec
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
 from milepost.security.access import Access
@@ -51,6 +52,7 @@ from milepost.services.changes import ChangesService
 from milepost.services.checkpoint_files import CheckpointService
 from milepost.services.consolidations import ConsolidationService
 from milepost.services.contents import Contents
+from milepost.services.environment_gate import EnvironmentGate
 from milepost.services.environments import EnvironmentRules, EnvironmentService
 from milepost.services.estimates import EstimateService
 from milepost.services.exporting.service import ExportService
@@ -68,20 +70,24 @@ from milepost.services.memory import MemoryService
 from milepost.services.memory_stores import MemoryStores
 from milepost.services.models import ModelService
 from milepost.services.outcomes import OutcomeService
+from milepost.services.processes import ProcessService
 from milepost.services.rewinds import RewindService
 from milepost.services.search import SearchService
 from milepost.services.sessions import SessionService, workspace_folder
 from milepost.services.skills import SkillService
 from milepost.services.turns import TurnService
+from milepost.services.workbench import Workbench
 from milepost.snapshots import GitSnapshots
 from milepost.storage import FileBlobStore, open_ledger, open_notifier
 from milepost.tools import definitions
+from tests.support.sandboxes import MemorySandboxes
 from tests.support.semantic import WordMemory
 
 T = TypeVar("T")
 
 TOKEN = "test-token-" + "0" * 32
 AGENT = "coder"
+HOST = "host-of-tests"
 MEMORY = MemorySettings()
 
 
@@ -97,6 +103,7 @@ class Stack:
     access: Access
     root: Path
     checks: dict[str, Check]
+    sandboxes: MemorySandboxes
     client: httpx.AsyncClient = field(repr=False)
 
     @property
@@ -316,13 +323,23 @@ def long_term(ledger: Ledger, clock: SystemClock) -> LongTermMemory:
     return LongTermMemory(open_store, LexicalAlone(), clock, LongTermConfig())
 
 
-def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, Check]) -> Services:
+def make_services(
+    ledger: Ledger, notifier: Any, root: Path, checks: dict[str, Check], sandboxes: MemorySandboxes | None = None
+) -> Services:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(FileBlobStore(root / "blobs"))
     agents = {AGENT: AgentConfig(AGENT, "scripted", "demo", memory=MEMORY)}
     turns = TurnService(ledger, contents, clock, ids, agents, validate_route)
     stores = MemoryStores(FileBlocks(root / "data"), FileDailyLog(root / "data"), WordMemory())
     edits = stores.edits(ledger, clock)
+    environments = EnvironmentService(
+        ledger, clock, FolderDetector(), EnvironmentRules(lambda image: check_image(image, (), any_image=False))
+    )
+    workbench = Workbench(
+        sandboxes or MemorySandboxes(),
+        lambda session: SandboxSpec(session.session_id, ledger.instance_id, session.workspace.path),
+        EnvironmentGate(ledger, environments),
+    )
     checkpoints = CheckpointService(ledger, clock, CheckpointFiles(root / "checkpoints" / "v1"), agents)
 
     def check(name: str) -> Any:
@@ -340,9 +357,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         forks=ForkService(
             ledger, clock, ids, GitSnapshots(root / "snapshots"), lambda path: workspace_folder(path, root / "data")
         ),
-        environments=EnvironmentService(
-            ledger, clock, FolderDetector(), EnvironmentRules(lambda image: check_image(image, (), any_image=False))
-        ),
+        environments=environments,
         attachments=AttachmentService(ledger, contents, clock, ids, ProcessExtractor()),
         changes=ChangesService(ledger, GitSnapshots(root / "snapshots")),
         checkpoints=checkpoints,
@@ -354,6 +369,7 @@ def make_services(ledger: Ledger, notifier: Any, root: Path, checks: dict[str, C
         exports=ExportService(ledger, contents, clock, "0.1.0"),
         imports=ImportService(ledger, contents, clock, ids),
         approvals=ApprovalService(ledger, clock, ids),
+        processes=ProcessService(ledger, clock, workbench, HOST),
         outcomes=OutcomeService(ledger, contents, clock),
         long_term=long_term(ledger, clock),
         live=LiveService(ledger, notifier, clock),
@@ -375,7 +391,8 @@ async def running_stack(url: str, root: Path, *, uds: Path | None = None, **opti
     notifier = await open_notifier(url)
     ledger = SwitchedLedger(await open_ledger(url, notifier))
     checks = {"ledger": Check("ledger", True, "sqlite"), "temporal": Check("temporal", False, "no answer", "start it")}
-    services = make_services(ledger, notifier, root, checks)
+    sandboxes = MemorySandboxes()
+    services = make_services(ledger, notifier, root, checks, sandboxes)
     access = Access(TOKEN)
     serving = {name: options.pop(name) for name in ("write_seconds", "head_seconds", "connections") if name in options}
     app = create_app(services, access, **options)
@@ -383,7 +400,7 @@ async def running_stack(url: str, root: Path, *, uds: Path | None = None, **opti
     await server.start()
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=server.url or "", headers=headers, timeout=20) as client:
-        yield Stack(services, ledger, notifier, app, server, access, root, checks, client)
+        yield Stack(services, ledger, notifier, app, server, access, root, checks, sandboxes, client)
     await server.stop(1.0)
     await ledger.close()
     await notifier.close()

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from milepost.domain.approvals import PolicyRule, Verdict
 from milepost.domain.errors import ProcessNotFound, SandboxLost, SandboxUnavailable
 from milepost.domain.events import ToolFinished
 from milepost.domain.processes import ProcessEnded, ProcessEnding, ProcessRecord, ProcessStarted
+from milepost.domain.tools import Approval, tool_approval
 from milepost.domain.turns import TurnState
 from milepost.ports.sandbox import ProcessEnd, Spawn, TerminalSize
 from milepost.services.processes import NewProcess, ProcessService, new_process_id
@@ -139,3 +141,23 @@ async def test_another_host_is_named(stack: Stack, tmp_path: Path) -> None:
     assert (await elsewhere.of_session(session))[0].running
     with pytest.raises(SandboxUnavailable, match=stack.parts.host):
         await elsewhere.read(session, record.process_id, 0, 100)
+
+
+def test_what_is_said_of_bash_holds_for_all_that_run_what_a_shell_can() -> None:
+    for tool in ("bash_background", "spawn_terminal", "write_terminal"):
+        assert tool_approval(tool, {}) is Approval.ALLOW
+        assert tool_approval(tool, {"bash": Approval.ASK, "*": Approval.ALLOW}) is Approval.ASK
+        assert tool_approval(tool, {"bash": Approval.ASK, tool: Approval.ALLOW}) is Approval.ALLOW
+    assert tool_approval("read_terminal", {"bash": Approval.ASK}) is Approval.ALLOW
+
+
+async def test_a_rule_that_denies_bash_denies_terminals(
+    stack: Stack, sandboxes: MemorySandboxes, tmp_path: Path
+) -> None:
+    session = await stack.open(tmp_path)
+    rule = PolicyRule("rul_1", None, "bash", Verdict.DENY, once=False, created_at=1, created_by="ann")
+    await stack.parts.ledger.write(lambda tx: tx.rules.add(rule))
+    async with stack.worker():
+        denied = await _call(stack, session, "spawn_terminal")
+    assert denied.is_error and "denies it" in denied.output.text
+    assert session not in sandboxes.by_session or not sandboxes.by_session[session].spawned
