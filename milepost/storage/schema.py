@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect, text
 
 from milepost.domain.errors import SchemaOutdated, SchemaTooNew
 
-REVISIONS: Final = tuple(f"{number:04}" for number in range(1, 20))
+REVISIONS: Final = tuple(f"{number:04}" for number in range(1, 21))
 """Every migration of this release, in order; the last is what the code needs."""
 
 VERSION_TABLE: Final = "ledger_schema"
