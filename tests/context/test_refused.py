@@ -53,7 +53,7 @@ async def filled(driver: Driver, window: Window, session: str) -> str:
 
 
 async def test_a_refused_call_is_made_again_with_a_shorter_conversation(ledger_url: str, tmp_path: Path) -> None:
-    window = Window(6_000)
+    window = Window(9_000)
     model = Model(one_call, lambda _: "Files were looked at.", before=window)
     async with driven(ledger_url, tmp_path, model, policy=NO_WINDOW) as driver:
         session = await driver.open()
