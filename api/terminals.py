@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pydantic import ValidationError
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from api.live import LiveReaders
 from api.problems import invalid_query, problem, problem_of, unexpected
@@ -68,7 +68,7 @@ class Viewer:
         if close is not None:
             await self._socket.close(*close)
 
-    async def _output(self) -> Close | None:
+    async def _output(self) -> Close:
         try:
             query = TerminalSocketQuery.model_validate(dict(self._socket.query_params))
             record = await self._processes.get(*self._place)
@@ -91,8 +91,10 @@ class Viewer:
             return await self._problem(invalid_query(error.errors()))
         except MilepostError as error:
             return await self._problem(problem_of(error))
-        except (RuntimeError, OSError):
-            return None  # the viewer has left
+        except (RuntimeError, OSError, WebSocketDisconnect):
+            # The viewer has left: `_input` gets what was sent before, then the word of it.
+            await asyncio.Event().wait()
+            raise
         except Exception as error:
             return await self._problem(unexpected(error, stream="terminal"))
 

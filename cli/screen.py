@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +22,7 @@ from cli.routes import API
 
 DETACH = 0x1D
 """Ctrl-]"""
+DEFAULT_SIZE = (24, 80)
 PIECE = 32 * 1024
 RECONNECT_SECONDS = 30.0
 MAX_MESSAGE = 4 * 1024 * 1024
@@ -48,10 +48,11 @@ class Shown:
 
 
 class Screen:
-    """Standard input and output, in raw mode if they are a terminal."""
+    """Standard input and output (or other descriptors), in raw mode if they are a terminal."""
 
-    def __init__(self) -> None:
-        self._stdin, self._stdout = sys.stdin.fileno(), sys.stdout.fileno()
+    def __init__(self, stdin: int | None = None, stdout: int | None = None) -> None:
+        self._stdin = sys.stdin.fileno() if stdin is None else stdin
+        self._stdout = sys.stdout.fileno() if stdout is None else stdout
         self.is_terminal = os.isatty(self._stdin) and os.isatty(self._stdout)
 
     @contextmanager
@@ -71,9 +72,12 @@ class Screen:
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, before)
 
     def size(self) -> tuple[int, int]:
-        """Rows and columns."""
-        found = shutil.get_terminal_size()
-        return found.lines, found.columns
+        """Rows and columns; the usual ones where there is no terminal, or it does not say."""
+        try:
+            found = os.get_terminal_size(self._stdout)
+        except OSError:
+            return DEFAULT_SIZE
+        return (found.lines, found.columns) if found.lines and found.columns else DEFAULT_SIZE
 
     @asynccontextmanager
     async def keys(self) -> AsyncIterator[asyncio.Queue[bytes]]:

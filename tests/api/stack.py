@@ -41,7 +41,7 @@ from milepost.memory.legacy_files import LegacyFiles
 from milepost.ports.ledger import Delta, Ledger, LedgerTx, NewEvent
 from milepost.ports.models import NoTokenCounters
 from milepost.ports.prices import NoPrices
-from milepost.ports.sandbox import SandboxSpec
+from milepost.ports.sandbox import SandboxProvider, SandboxSpec
 from milepost.providers.gateway import Gateway
 from milepost.sandboxes.detection import FolderDetector
 from milepost.security.access import Access
@@ -324,7 +324,7 @@ def long_term(ledger: Ledger, clock: SystemClock) -> LongTermMemory:
 
 
 def make_services(
-    ledger: Ledger, notifier: Any, root: Path, checks: dict[str, Check], sandboxes: MemorySandboxes | None = None
+    ledger: Ledger, notifier: Any, root: Path, checks: dict[str, Check], sandboxes: SandboxProvider | None = None
 ) -> Services:
     clock, ids = SystemClock(), UuidIds()
     contents = Contents(FileBlobStore(root / "blobs"))
@@ -386,13 +386,21 @@ def make_services(
 
 
 @asynccontextmanager
-async def running_stack(url: str, root: Path, *, uds: Path | None = None, **options: Any) -> AsyncIterator[Stack]:
-    """Serve on a free loopback port until the block ends."""
+async def running_stack(
+    url: str,
+    root: Path,
+    *,
+    uds: Path | None = None,
+    provider: Callable[[str], SandboxProvider] | None = None,
+    **options: Any,
+) -> AsyncIterator[Stack]:
+    """Serve on a free loopback port until the block ends, over sandboxes in memory unless a provider is given."""
     notifier = await open_notifier(url)
     ledger = SwitchedLedger(await open_ledger(url, notifier))
     checks = {"ledger": Check("ledger", True, "sqlite"), "temporal": Check("temporal", False, "no answer", "start it")}
     sandboxes = MemorySandboxes()
-    services = make_services(ledger, notifier, root, checks, sandboxes)
+    given = sandboxes if provider is None else provider(ledger.instance_id)
+    services = make_services(ledger, notifier, root, checks, given)
     access = Access(TOKEN)
     serving = {name: options.pop(name) for name in ("write_seconds", "head_seconds", "connections") if name in options}
     app = create_app(services, access, **options)
