@@ -135,6 +135,8 @@ async def attach(screen: Screen, address: Address, shown: Shown) -> None:
                     async with _connection(screen, address, shown.offset) as socket:
                         await _view(screen, socket, keys, shown)
                     if shown.ended is not None or shown.detached:
+                        if screen.is_terminal:
+                            await screen.show(b"\r\n")
                         return
                     deadline = loop.time() + RECONNECT_SECONDS
                 except (OSError, InvalidHandshake, TimeoutError) as error:

@@ -32,12 +32,15 @@ from milepost.domain.events import (
 )
 from milepost.domain.memory_events import MemoryRecalled
 from milepost.domain.messages import ReasoningPart
+from milepost.domain.processes import ProcessEnded, ProcessEnding, ProcessKind, ProcessStarted
 from milepost.domain.team_events import AgentEnded, GoalDecomposed, SubtaskEnded, SubtasksAwarded
 from milepost.domain.turns import Turn
 from milepost.ledger.compacted import compaction_note
 from milepost.ledger.plans import team_remarks
 
 NO_TEXT = Content("")
+SHOWN_COMMAND = 200
+"""Characters of a command that is only named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class Story:
             return _beside(event)
         if isinstance(event, EnvironmentReviewed | EnvironmentReady | EnvironmentFailed):
             return _environment(event)
+        if isinstance(event, ProcessStarted | ProcessEnded):
+            return _process(event)
         if isinstance(event, _ENDS):
             return self.end()
         if self._turn is None or self._hidden or isinstance(event, TurnBegun):
@@ -214,6 +219,22 @@ def _environment(event: EnvironmentReviewed | EnvironmentReady | EnvironmentFail
         case EnvironmentFailed():
             text = f"Environment {number} could not be prepared: {event.result.error}"
     return [Remarks(None, text)]
+
+
+def _process(event: ProcessStarted | ProcessEnded) -> list[Block]:
+    """Who began a terminal or background command, and how it ended; not what was typed or said in it."""
+    if isinstance(event, ProcessStarted):
+        what = "a shell" if event.command is None else f"`{event.command[:SHOWN_COMMAND]}`"
+        kind = "opened a terminal with" if event.kind is ProcessKind.TERMINAL else "started in the background"
+        return [Remarks(None, f"{event.by} {kind} {what} ({event.process_id}).")]
+    how = {
+        ProcessEnding.EXIT: f"ended with exit code {event.exit_code}",
+        ProcessEnding.ENDED: f"was ended by {event.by}",
+        ProcessEnding.LIFETIME: "was ended at the end of its lifetime",
+        ProcessEnding.LOST: "was lost with its sandbox",
+        ProcessEnding.REFUSED: f"did not begin: {event.reason}",
+    }
+    return [Remarks(None, f"{event.process_id} {how[event.ended_by]}.")]
 
 
 def _beside(event: SessionRewound | SessionClosed | SessionReopened | EffectReconciled) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from milepost.domain.approvals import PolicyRule, Verdict
 from milepost.domain.errors import ProcessNotFound, SandboxLost, SandboxUnavailable
 from milepost.domain.events import ToolFinished
-from milepost.domain.processes import ProcessEnded, ProcessEnding, ProcessRecord, ProcessStarted
+from milepost.domain.processes import ProcessEnded, ProcessEnding, ProcessKind, ProcessRecord, ProcessStarted
 from milepost.domain.tools import Approval, tool_approval
 from milepost.domain.turns import TurnState
+from milepost.ledger.story import Remarks, Story
 from milepost.ports.sandbox import ProcessEnd, Spawn, TerminalSize
 from milepost.services.processes import NewProcess, ProcessService, new_process_id
 from tests.support.sandboxes import MemorySandbox, MemorySandboxes
@@ -161,3 +163,17 @@ async def test_a_rule_that_denies_bash_denies_terminals(
         denied = await _call(stack, session, "spawn_terminal")
     assert denied.is_error and "denies it" in denied.output.text
     assert session not in sandboxes.by_session or not sandboxes.by_session[session].spawned
+
+
+def test_a_story_tells_who_began_what_and_how_it_ended() -> None:
+    story = Story(superseded=False)
+    started = ProcessStarted("prc_1", ProcessKind.TERMINAL, None, ".", "ann", "here", 1, 60.0)
+    background = replace(started, kind=ProcessKind.BACKGROUND, command="make", by="agent:coder")
+    told = [block.text for event in (started, background) for block in story.add(event) if isinstance(block, Remarks)]
+    assert told == [
+        "ann opened a terminal with a shell (prc_1).",
+        "agent:coder started in the background `make` (prc_1).",
+    ]
+    for ended_by in ProcessEnding:
+        (block,) = story.add(ProcessEnded("prc_1", ended_by, 3, "ann", "full"))
+        assert isinstance(block, Remarks) and block.text.startswith("prc_1 ")
