@@ -24,5 +24,6 @@ async def stand_in(config: Config, root: DataRoot) -> AsyncIterator[tuple[ASGIAp
     """
     await ensure_ledger(config, root)
     async with open_core(config, root) as core:
+        core.workbench.publishes = False
         token = load_or_create_token(root.token)
         yield application(core, core.services(temporal_part(config)), token), token

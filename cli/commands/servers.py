@@ -75,6 +75,7 @@ async def api(
             if not tcp_only:
                 stack.enter_context(root.serving_lock("api"))
             core = await stack.enter_async_context(open_core(config, root))
+            core.workbench.publishes = False  # the worker of this host does
             await core.record_start("api")
             served = await stack.enter_async_context(serving(core, part, role="api", tcp=True, uds=not tcp_only))
             _announce(call, served.info, part.namespace)

@@ -40,6 +40,8 @@ class Workbench:
         self._used = False
         self._idle_seconds = idle_seconds
         self._last_use: dict[str, float] = {}
+        self.publishes = True
+        """Whether ports are published from this process; off where another one of this host does."""
 
     async def unavailable(self) -> str | None:
         """Why no tools can be offered (with what to do), or None."""
@@ -73,7 +75,8 @@ class Workbench:
     async def open_for(self, session: Session, environment: Environment) -> Sandbox:
         """The sandbox of this very generation, whatever its state. Raises SandboxUnavailable."""
         self._last_use[session.session_id] = time.monotonic()
-        return await self._required().open(fitted(self._spec_of(session), environment))
+        spec = fitted(self._spec_of(session), environment)
+        return await self._required().open(spec if self.publishes else replace(spec, ports=()))
 
     async def destroy(self, session_id: str) -> None:
         """Remove the Session's container and all that was prepared in it. Raises SandboxUnavailable."""
