@@ -334,9 +334,10 @@ async def test_a_workspace_that_is_exchanged_under_the_making_of_its_container(
                 starts.append(container)
 
         monkeypatch.setattr(PodmanApi, "start", swapping)
-        with pytest.raises(SandboxUnavailable, match="exchanged"):
+        with pytest.raises(SandboxUnavailable, match=r"exchanged|readlink") as caught:
             await podman.open(spec_of(podman, workspace))
-        assert len(starts) == 2
+        # From crun 1.21 on the runtime itself refuses a link where the folder was.
+        assert len(starts) == 2 or "readlink" in str(caught.value)
         assert await podman.owned() == ()
 
 

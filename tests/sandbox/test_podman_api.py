@@ -196,10 +196,24 @@ async def test_a_refused_exec_has_its_status(fake: Fake, api: PodmanApi) -> None
     assert (caught.value.status, json.loads(fake.seen[0].body)["Env"]) == (409, ["A=b"])
 
 
-@pytest.mark.parametrize("status", [404, 409])
-async def test_a_container_that_does_not_run_is_killed(fake: Fake, api: PodmanApi, status: int) -> None:
-    fake.on("POST /containers/c/kill", (status, b"{}"))
+BEING_REMOVED = (
+    b'{"cause": "no such container", "message": "no container with ID c found in database: no such container"}'
+)
+"""What 5.4.2 says, with 500, of a container that was there when the call began."""
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, b"{}"), (409, b"{}"), (500, BEING_REMOVED)])
+async def test_a_container_that_does_not_run_is_killed(fake: Fake, api: PodmanApi, status: int, body: bytes) -> None:
+    fake.on("POST /containers/c/kill", (status, body))
     await api.kill("c")
+
+
+async def test_a_container_that_is_being_removed_is_gone(fake: Fake, api: PodmanApi) -> None:
+    for call in ("GET /containers/c/json", "DELETE /containers/c"):
+        fake.on(call, (500, BEING_REMOVED))
+    assert await api.container("c") is None
+    await api.remove("c")
+    assert len(fake.seen) == 2
 
 
 def sandbox_of(api: PodmanApi) -> PodmanSandbox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,9 @@ from milepost.sandboxes.podman.api import PodmanApi
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.sandboxes.podman.service import PodmanService
 from tests.support.needs import unavailable
+
+SOCKET = "MILEPOST_TEST_PODMAN_SOCKET"
+"""Names the socket of a service to test with, of another version for example, instead of this machine's Podman."""
 
 T = TypeVar("T")
 OpenSandbox = Callable[..., Awaitable[Sandbox]]
@@ -82,6 +86,9 @@ def _serve(service: PodmanService) -> subprocess.Popen[bytes] | None:
         raise SandboxUnavailable("Podman is not installed.")
     socket = service.socket_path()
     socket.parent.mkdir(parents=True, exist_ok=True)
+    if os.environ.get(SOCKET):
+        socket.symlink_to(os.environ[SOCKET])
+        return None
     command = service.command(service.host.podman, socket)
     with (socket.parent / "test-service.log").open("wb") as log:
         process = subprocess.Popen(

@@ -154,7 +154,7 @@ class PodmanApi:
         try:
             await self._run(f"kill {name}", lambda client: _handle(client, name).kill("KILL"))
         except PodmanError as error:
-            if error.status not in (404, 409):
+            if not error.missing and error.status != 409:
                 raise
 
     async def last_words(self, name: str) -> str:
@@ -177,7 +177,7 @@ class PodmanApi:
                 # "Kill" by the specification: its stop signal is SIGKILL. podman-py cannot send a timeout.
                 await self._run(f"remove {name}", lambda client: client.containers.remove(name, force=True, v=True))
             except PodmanError as error:
-                if error.status == 404:
+                if error.missing:
                     return
                 if attempt == 7:
                     raise
@@ -273,7 +273,7 @@ async def _found(call: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
     try:
         return dict(await call)
     except PodmanError as error:
-        if error.status == 404:
+        if error.missing:
             return None
         raise
 

@@ -43,6 +43,12 @@ class PodmanError(Exception):
         super().__init__(message)
         self.status = status
 
+    @property
+    def missing(self) -> bool:
+        """Whether what was asked about does not exist. Podman 5 says it of a container that is just being removed too,
+        with a status of 500."""
+        return self.status == 404 or "no such container" in str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Client:

@@ -80,12 +80,12 @@ class Provisioner:
         image_id: str,
         mapping: Mapping,
         *,
-        networked: bool,
+        network: str,
         close: derive.Prepare,
     ) -> str:
         """Id of the image itself, or of its copy with what it lacked.
 
-        `close` keeps a container with a network from this host.
+        `network` is none, or the mode of one that may be used; `close` keeps a container with one from this host.
 
         Raises:
             SandboxUnavailable: it lacks commands and they cannot be installed; names them and what to do.
@@ -95,7 +95,7 @@ class Provisioner:
         found = await self.look(api, image_id, mapping)
         chosen = image_id
         if found.missing:
-            chosen = await self._provisioned(api, name, image_id, found, mapping, networked=networked, close=close)
+            chosen = await self._provisioned(api, name, image_id, found, mapping, network=network, close=close)
         if len(self._ready) > 1000:
             self._ready.clear()
         self._ready[image_id] = chosen
@@ -120,14 +120,14 @@ class Provisioner:
         found: Equipment,
         mapping: Mapping,
         *,
-        networked: bool,
+        network: str,
         close: derive.Prepare,
     ) -> str:
         recipe = found.recipe
         what = f"The image {name} has no {', '.join(found.missing)}, which sandboxes need."
         if recipe is None:
             raise SandboxUnavailable(what, fix="Use an image of Debian, Ubuntu or Alpine, or one that has them.")
-        if not networked:
+        if network == "none":
             raise SandboxUnavailable(
                 f"{what} The sandbox has no network, so they cannot be installed.",
                 fix="Make an image that has them and name it under sandbox.images, or set sandbox.network: bridge",
@@ -136,7 +136,7 @@ class Provisioner:
         tag = f"{REPOSITORY}:{digest}"
         present = await api.image(tag)
         if present is None:
-            script = derive.Script(recipe, INSTALL_SECONDS, network="bridge", writes=True)
+            script = derive.Script(recipe, INSTALL_SECONDS, network=network, writes=True)
             ended = await derive.run(
                 api,
                 image_id,

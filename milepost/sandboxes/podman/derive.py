@@ -25,7 +25,7 @@ _INSTALLING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A shell script for a container without the Workspace. `network`: none | bridge; `writes`: as its root."""
+    """A script for a container without the Workspace. `network`: none, or the mode of one; `writes`: as its root."""
 
     text: str
     seconds: float
@@ -139,7 +139,7 @@ def _spec(image_id: str, script: Script, labels: dict[str, str], mapping: Mappin
         "stop_timeout": 0,
         "read_only_filesystem": not script.writes,
         "read_write_tmpfs": False,
-        "netns": {"nsmode": "none" if script.network == "none" else "private"},
+        "netns": {"nsmode": script.network},
         "cap_drop": ["all"],
         "cap_add": list(_INSTALLING) if script.writes else [],
         "no_new_privileges": True,

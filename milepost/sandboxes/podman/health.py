@@ -15,12 +15,16 @@ LIMITS = {"memory": "memory", "cpu": "cpus"}
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """`controllers` are the cgroup controllers this service can use for a container."""
+    """`controllers` are the cgroup controllers this service can use for a container.
+
+    `network_mode` is the mode of the network namespace of a container that gets a network.
+    """
 
     rootless: bool
     controllers: frozenset[str]
     summary: str
     unenforced: tuple[str, ...]
+    network_mode: str = "private"
 
 
 def report(info: dict[str, Any]) -> HostReport:
@@ -49,7 +53,16 @@ def report(info: dict[str, Any]) -> HostReport:
     unenforced = tuple(limit for controller, limit in LIMITS.items() if controller not in controllers)
     kind = "rootless" if rootless else "root, in user namespaces"
     summary = f"Podman {version} ({kind}, cgroups {host['cgroupVersion']})"
-    return HostReport(rootless, controllers, summary, unenforced)
+    return HostReport(rootless, controllers, summary, unenforced, _network_mode(host) if rootless else "private")
+
+
+def _network_mode(host: dict[str, Any]) -> str:
+    """Of an ordinary user's service: the helper is named, since the default one is slirp4netns up to 4.x, then pasta.
+
+    slirp4netns where both are there: what it lets through is the same in all versions.
+    """
+    there = [name for name in ("slirp4netns", "pasta") if (host.get(name) or {}).get("executable")]
+    return there[0] if there else "private"
 
 
 def _mapped_ids(host: dict[str, Any]) -> int:

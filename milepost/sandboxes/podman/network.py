@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -44,7 +45,8 @@ async def close_routes(pid: int, *, rootless: bool, podman: str | None, environm
     addresses = await _addresses(ip, environment)
     lines = [f"route replace unreachable {target}" for target in (*ALWAYS, *addresses)]
     enter = [nsenter, "--target", str(pid), "--net", "--", ip, "-force", "-batch", "-"]
-    command = [podman, "unshare", *enter] if rootless and podman else enter
+    # Root may enter any user's namespaces; a user only from inside of the one that Podman keeps.
+    command = [podman, "unshare", *enter] if rootless and podman and os.getuid() != 0 else enter
     await _run(command, "\n".join(lines) + "\n", environment, tolerate=True)
 
 

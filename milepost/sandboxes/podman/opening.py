@@ -109,7 +109,8 @@ class Opener:
     async def _wanted(self, api: PodmanApi, host: HostReport, spec: SandboxSpec) -> containers.Wanted:
         name = local_reference(spec.image, self.settings.images) if spec.image else self.settings.image
         image_id = await self._equipped(api, host, name, await self.image_id(api, name), spec.network)
-        limits = specs.HostLimits(host.controllers, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        nofile = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        limits = specs.HostLimits(host.controllers, nofile, host.network_mode, host.rootless)
         return containers.Wanted(spec, name, image_id, limits, await self._seccomp(), self.settings.lease)
 
     async def _equipped(self, api: PodmanApi, host: HostReport, name: str, image_id: str, network_name: str) -> str:
@@ -117,9 +118,10 @@ class Opener:
         if name == DEFAULT_IMAGE:
             return image_id
         mapping = mappings.plain(None if host.rootless else mappings.container_base())
+        mode = "none" if network_name == "none" else host.network_mode
         async with self._provisioning:
             return await self._provisioner.equipped(
-                api, name, image_id, mapping, networked=network_name != "none", close=self._keep_from_host
+                api, name, image_id, mapping, network=mode, close=self._keep_from_host
             )
 
     async def _keep_from_host(self, container_id: str) -> None:

@@ -191,8 +191,10 @@ class PodmanService:
         home = Path(pwd.getpwuid(self.host.uid).pw_dir)
         configured = [Path("/etc/containers/storage.conf"), home / ".config/containers/storage.conf"]
         used = [home / ".local/share/containers/storage", Path("/var/lib/containers/storage")]
-        database = used[1 if self.host.root else 0] / "libpod" / "bolt_state.db"
-        if not any(path.exists() for path in configured) and not database.exists():
+        store = used[1 if self.host.root else 0]
+        # Up to 4.x, and from 5.0 on where none of the old kind was there. Either has the driver of what is stored.
+        databases = [store / "libpod" / "bolt_state.db", store / "db.sql"]
+        if not any(path.exists() for path in (*configured, *databases)):
             # Without a configuration old versions choose vfs for users: a full copy of the image per container.
             options.append("--storage-driver=overlay")
         return options

@@ -33,10 +33,15 @@ SIGKILL = 9
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """What this host can enforce: controllers by name (`memory`, `cpu`, `pids`); `nofile` is its hard limit."""
+    """What this host can enforce: controllers by name (`memory`, `cpu`, `pids`); `nofile` is its hard limit.
+
+    `network_mode` see `HostReport`.
+    """
 
     controllers: frozenset[str]
     nofile: int
+    network_mode: str = "private"
+    rootless: bool = False
 
 
 def container_name(instance_id: str, session_id: str) -> str:
@@ -119,7 +124,7 @@ def container(
         "volumes": [_named(spec, volume) for volume in sorted(spec.volumes)],
         "read_only_filesystem": True,
         "read_write_tmpfs": False,
-        "netns": {"nsmode": "none" if spec.network == "none" else "private"},
+        "netns": {"nsmode": "none" if spec.network == "none" else limits.network_mode},
         "cap_drop": ["all"],
         "no_new_privileges": True,
         "seccomp_profile_path": seccomp_path,
@@ -182,6 +187,12 @@ def _resources(spec: SandboxSpec, limits: HostLimits) -> dict[str, Any]:
 
 
 def _ulimits(spec: SandboxSpec, limits: HostLimits) -> list[dict[str, Any]]:
-    """Soft equals hard: Podman 4.3 swaps the two when they differ. `nproc` holds where there is no pids controller."""
-    wanted = (("nofile", min(16384, limits.nofile)), ("nproc", spec.limits.pids), ("core", 0))
+    """Soft equals hard: Podman 4.3 swaps the two when they differ. `nproc` holds where there is no pids controller.
+
+    Of an ordinary user it counts all of the user's containers, from crun 1.21 on already when one is made. So where a
+    controller counts each container on its own, it is left out.
+    """
+    wanted = [("nofile", min(16384, limits.nofile)), ("core", 0)]
+    if not (limits.rootless and "pids" in limits.controllers):
+        wanted.append(("nproc", spec.limits.pids))
     return [{"type": name, "soft": value, "hard": value} for name, value in wanted]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -157,11 +158,15 @@ class PodmanBackend:
     root: Path
     folder: Path
     name: str = "podman"
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the providers."""
+    owner: int | None = None
+    """Whom the Workspaces belong to, if not to this process."""
     provider: PodmanProvider = field(init=False)
     others: list[PodmanProvider] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.provider = PodmanProvider(self.root, new_instance())
+        self.provider = PodmanProvider(self.root, new_instance(), **self.options)
 
     async def box(self) -> Box:
         self.folder.mkdir(exist_ok=True)
@@ -169,10 +174,12 @@ class PodmanBackend:
         return await self.open(self.folder, "shared")
 
     async def open(self, folder: Path, session: str, **choices: Any) -> Box:
+        if self.owner is not None:
+            os.chown(folder, self.owner, self.owner)
         spec = SandboxSpec(session, self.provider.instance_id, str(folder), environment=ENVIRONMENT, **choices)
 
         async def another() -> Sandbox:
-            self.others.append(PodmanProvider(self.root, self.provider.instance_id))
+            self.others.append(PodmanProvider(self.root, self.provider.instance_id, **self.options))
             return await self.others[-1].open(replace(spec, fresh=False))
 
         return Box(await self.provider.open(spec), spec, folder, "/workspace", False, another)

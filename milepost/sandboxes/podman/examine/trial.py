@@ -13,7 +13,7 @@ from milepost.ports.sandbox import Exec, Sandbox, SandboxLimits, SandboxProvider
 from milepost.sandboxes.podman.examine.finding import Finding
 
 MIB = 1024 * 1024
-LIMITS = SandboxLimits(memory_bytes=96 * MIB, cpus=0.5, pids=48, workspace_bytes=32 * MIB)
+LIMITS = SandboxLimits(memory_bytes=96 * MIB, cpus=0.5, pids=96, workspace_bytes=32 * MIB)
 SECONDS = 60.0
 OVER_DISK = 153
 
