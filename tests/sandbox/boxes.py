@@ -42,7 +42,9 @@ class SocketLink:
 class LocalSupervisor:
     """The supervisor as the first process of a PID namespace, on a directory of the host."""
 
-    def __init__(self, workspace: Path | None = None, limits: SandboxLimits | None = None) -> None:
+    def __init__(
+        self, workspace: Path | None = None, limits: SandboxLimits | None = None, alone_seconds: float = 3600
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mps-"))
         self.workspace = workspace or self.folder / "workspace"
         self.workspace.mkdir(exist_ok=True)
@@ -55,7 +57,7 @@ class LocalSupervisor:
             str(self.workspace),
             self.address,
             str(self.home),
-            alone_seconds=3600,
+            alone_seconds=alone_seconds,
             disk=bundle.disk_config(limits or SandboxLimits(), str(self.workspace), {}),
         )
         self.process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from milepost.domain.errors import SandboxLost, SandboxUnavailable
-from milepost.ports.sandbox import Exec, Sandbox
+from milepost.ports.sandbox import Exec, Sandbox, Spawn, TerminalSize
 from milepost.sandboxes.client import SupervisorClient
 from milepost.sandboxes.podman.spec import ADDRESS
 from tests.sandbox.boxes import LocalSupervisor, new_id, require_namespaces
@@ -33,6 +34,27 @@ def supervisor() -> Iterator[LocalSupervisor]:
     made = LocalSupervisor()
     yield made
     made.close()
+
+
+async def test_it_stays_for_what_runs_when_nobody_is_there_and_then_ends() -> None:
+    require_namespaces()
+    made = LocalSupervisor(alone_seconds=0.1)
+    try:
+        client = made.client()
+        await client.spawn("shell", Spawn(None, terminal=TerminalSize()))
+        await client.close()
+        # Long after it would have ended without it.
+        await asyncio.sleep(1)
+        assert made.process.poll() is None
+        again = made.client()
+        assert [found.running for found in await again.processes()] == [True]
+        await again.end("shell")
+        await again.close()
+        async with asyncio.timeout(20):
+            while made.process.poll() is None:
+                await asyncio.sleep(0.02)
+    finally:
+        made.close()
 
 
 async def speaks(sandbox: Sandbox, address: str) -> bytes:
