@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 from milepost.contracts.naming import sandbox_queue
 from milepost.domain.errors import (
-    EnvironmentNotReady,
     InvalidInput,
+    MilepostError,
     ProcessLimit,
     ProcessNotFound,
     SandboxLost,
     SandboxUnavailable,
     SessionClosed,
     SessionNotFound,
+    StorageUnavailable,
 )
 from milepost.domain.events import StreamKind
 from milepost.domain.processes import (
@@ -220,6 +221,7 @@ class ProcessService:
         """Record the ends of processes of this host; what cannot be asked stays as it is. Raises StorageUnavailable."""
         running = await self._ledger.read(lambda tx: tx.processes.of_session(session.session_id, running=True))
         await self._look(session, [each for each in running if each.host == self.host])
+        await self._expire(each for each in running if each.host != self.host)
 
     async def refresh_all(self) -> None:
         """The same for all Sessions of this host."""
@@ -238,8 +240,11 @@ class ProcessService:
         try:
             sandbox = await self._present(session)
             infos = {} if sandbox is None else {each.process_id: each for each in await sandbox.processes()}
-        except (SandboxUnavailable, EnvironmentNotReady) as error:
+        except StorageUnavailable:
+            raise
+        except MilepostError as error:
             _log.info("processes.not_asked", session_id=session.session_id, error=error.code)
+            await self._expire(records)
             return
         for record in records:
             info = infos.get(record.process_id)
@@ -250,6 +255,14 @@ class ProcessService:
             elif self._clock.now() - record.started_at > LIVE_WORKER_US:
                 # Younger ones may be between their record and their start.
                 await self._ended(record, ProcessEnding.LOST, reason="The sandbox does not know it.")
+
+    async def _expire(self, records: Iterable[ProcessRecord]) -> None:
+        """Those that nobody can be asked about, once they cannot run any more."""
+        now = self._clock.now()
+        for record in records:
+            if now > record.started_at + int(record.lifetime * 1_000_000) + LIVE_WORKER_US:
+                reason = "Its lifetime is over, and its sandbox cannot be asked how it ended."
+                await self._ended(record, ProcessEnding.LOST, reason=reason)
 
     async def _seen(self, record: ProcessRecord, info: ProcessInfo) -> ProcessRecord:
         if info.running:

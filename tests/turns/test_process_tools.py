@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from milepost.services.processes import NewProcess, ProcessService, new_process_
 from tests.support.sandboxes import MemorySandbox, MemorySandboxes
 from tests.support.temporal import Stack
 from tests.turns.test_turns import call, events_of, script
+
+
+class Later:
+    """Two hours from now."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1000 + 2 * 3600 * 1_000_000
 
 
 async def _call(stack: Stack, session: str, tool: str, **arguments: Any) -> ToolFinished:
@@ -143,6 +151,10 @@ async def test_another_host_is_named(stack: Stack, tmp_path: Path) -> None:
     assert (await elsewhere.of_session(session))[0].running
     with pytest.raises(SandboxUnavailable, match=stack.parts.host):
         await elsewhere.read(session, record.process_id, 0, 100)
+    # A host that never comes back: what it ran has an end when it cannot run any more.
+    elsewhere._clock = Later()
+    (ended,) = await elsewhere.of_session(session)
+    assert ended.ended_by is ProcessEnding.LOST and ended.reason is not None
 
 
 def test_what_is_said_of_bash_holds_for_all_that_run_what_a_shell_can() -> None:
