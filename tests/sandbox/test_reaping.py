@@ -35,8 +35,8 @@ async def main(root, instance, idle, busy):
     provider = PodmanProvider(Path(root), instance, lease="killed")
     await provider.open(SandboxSpec("idle", instance, idle))
     box = await provider.open(SandboxSpec("busy", instance, busy))
-    print("opened", flush=True)
-    await box.perform("effect", Exec("sleep 5; echo done at last"))
+    tell = lambda *_: print("opened", flush=True)
+    await box.perform("effect", Exec("echo begun; sleep 5; echo done at last"), tell)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -65,7 +65,7 @@ async def test_a_killed_worker_leaves_nothing_but_what_must_be_told(podman_root:
                 await asyncio.sleep(1)
         box = await provider.open(SandboxSpec("busy", instance, str(folders[1])))
         outcome = await box.attach("effect")
-        assert (outcome.exit_code, outcome.stdout) == (0, b"done at last\n")
+        assert (outcome.exit_code, outcome.stdout) == (0, b"begun\ndone at last\n")
         assert await foreign.sessions() == {"theirs"}
     finally:
         for each in (provider, foreign):

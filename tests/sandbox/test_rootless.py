@@ -29,6 +29,7 @@ from tests.sandbox.conformance.backends import PodmanBackend
 from tests.support.needs import unavailable
 from tests.support.podman import alone, new_instance
 from tests.support.rootless import Rootless, rootless_service
+from tests.support.services import SERVICES, describe
 
 pytestmark = [pytest.mark.podman, pytest.mark.slow]
 SOCKET = "MILEPOST_TEST_ROOTLESS_SOCKET"
@@ -68,6 +69,7 @@ def rootless() -> Iterator[Rootless]:
 async def _build(made: Rootless) -> None:
     provider = provider_of(made)
     await provider.build_image()
+    SERVICES["rootless"] = describe(await provider.check())
     await provider.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,19 @@ def test_the_driver_of_a_store_that_is_there_is_kept(
 def test_a_container_that_completes_an_image_gets_the_same_network() -> None:
     script = derive.Script("true", 1.0, network=report(told("podman-5.4.2-user")).network_mode)
     assert derive._spec("image", script, {}, mapping.plain(None), gated=False)["netns"] == {"nsmode": "slirp4netns"}
+
+
+def test_the_documentation_names_tests_that_exist() -> None:
+    """The table says what CI tries under which kind of service."""
+    text = (Path(__file__).parents[2] / "docs/sandbox.md").read_text().split("## What is tried where")[1]
+    rows = [line.split("|")[1:4] for line in text.split("### Versions")[0].splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 8
+    folder = Path(__file__).parent
+    for assertion, user, root in rows:
+        for kind, cell in (("rootless", user), ("podman", root)):
+            named = re.findall(r"`((?:conformance/)?test_\w+\.py)`", cell)
+            assert named or "not in CI" in cell or "conformance" in cell, assertion
+            for name in named:
+                source = (folder / name).read_text()
+                wanted = "rootless: Rootless" if kind == "rootless" else r"pytest\.mark\.(podman|needs)"
+                assert re.search(wanted, source), f"{name} has no test under this service: {assertion}"

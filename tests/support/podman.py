@@ -23,6 +23,7 @@ from milepost.sandboxes.podman.api import PodmanApi
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.sandboxes.podman.service import PodmanService
 from tests.support.needs import unavailable
+from tests.support.services import SERVICES, describe
 
 SOCKET = "MILEPOST_TEST_PODMAN_SOCKET"
 """Names the socket of a service to test with, of another version for example, instead of this machine's Podman."""
@@ -123,6 +124,7 @@ async def _prepare(root: Path) -> None:
         health = await provider.check()
         if not health.ok:
             raise SandboxUnavailable(health.detail, fix=health.fix)
+        SERVICES["podman_root"] = describe(health)
     finally:
         await provider.close()
 
