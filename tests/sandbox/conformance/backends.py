@@ -2,6 +2,8 @@
 
 A test names what it needs (`@pytest.mark.needs(Capability.SHELL)`) and runs on every back end that claims all of it.
 What a back end does not claim it must refuse by name: `test_refusals` asks each one for each of those.
+
+A further back end is a class like those below, an entry in `CLAIMS`, and a fixture `NAME_backend` in `conftest`.
 """
 
 from __future__ import annotations
