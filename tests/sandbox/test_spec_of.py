@@ -11,12 +11,13 @@ import pytest
 
 from milepost.bootstrap.data_root import DataRoot
 from milepost.bootstrap.sandboxes import spec_of
+from milepost.config.models import LimitsSection
 from milepost.domain.errors import InvalidInput, SandboxUnavailable
 from milepost.sandboxes.podman.folder import identity, not_writable
 
 
 def made(workspace: Path, data_root: Path) -> str:
-    limits = SimpleNamespace(memory=2**30, cpus=1.0, pids=64)
+    limits = LimitsSection()
     section = SimpleNamespace(image=None, network="none", limits=limits)
     config: Any = SimpleNamespace(settings=SimpleNamespace(sandbox=section), sandbox_environment={})
     session: Any = SimpleNamespace(session_id="s", image=None, workspace=SimpleNamespace(path=str(workspace)))
