@@ -271,3 +271,6 @@ def _forget_leases(tx: LedgerTx) -> None:
     tx.attachments.release()
     tx.memory_tasks.forget_leases()
     tx.workspaces.forget_operations()
+    for beat in tx.workers.live(0):
+        # Else an orderly stop soon after would leave the containers to a process that was killed.
+        tx.workers.gone(beat.worker)
