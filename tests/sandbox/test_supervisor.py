@@ -36,6 +36,7 @@ def supervisor() -> Iterator[LocalSupervisor]:
     made.close()
 
 
+@pytest.mark.slow
 async def test_it_stays_for_what_runs_when_nobody_is_there_and_then_ends() -> None:
     require_namespaces()
     made = LocalSupervisor(alone_seconds=0.1)

@@ -19,7 +19,7 @@ from tests.api.stack import HOST, Stack, running_stack
 from tests.api.test_terminals import attach, message
 from tests.support.podman import remove_owned
 
-pytestmark = pytest.mark.podman
+pytestmark = [pytest.mark.podman, pytest.mark.slow]
 
 
 @dataclass
