@@ -123,8 +123,12 @@ async def test_a_shell_in_a_terminal_takes_keys_size_and_signals(box: Box) -> No
     await box.sandbox.resize(process_id, TerminalSize(50, 132))
     await box.sandbox.write(process_id, b"stty size\n")
     _, offset = await read_until(box.sandbox, process_id, b"50 132\r\n", offset)
-    await box.sandbox.write(process_id, b"echo wait; sleep 300\n")
+    await box.sandbox.write(process_id, b"echo wait; sleep 30030\n")
     _, offset = await read_until(box.sandbox, process_id, b"wait\r\n", offset)
+    async with asyncio.timeout(30):
+        # A shell that is about to start a program takes the key itself and waits for the program.
+        while not await box.processes("sleep 30030"):
+            await asyncio.sleep(0.02)
     await box.sandbox.write(process_id, b"\x03")
     await box.sandbox.write(process_id, b"echo alive $((6*7))\n")
     _, offset = await read_until(box.sandbox, process_id, b"alive 42", offset)
