@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from temporalio import activity
 
@@ -143,7 +144,7 @@ class EnvironmentActivities:
         sandbox = await self._workbench.open_for(session, found)
         command = found.command
         if command is None:
-            return EnvironmentResult()
+            return EnvironmentResult(sandbox=sandbox.placement)
         effect = _effect_id(found, command)
         operation = Exec(command, timeout=self._setup_seconds)
         await self._hold_workspace(session, found)
@@ -152,7 +153,7 @@ class EnvironmentActivities:
         async with leased(self._ledger, self._clock, session.workspace, holder, LeasePurpose.SETUP, session.session_id):
             outcome = await self._run(sandbox, effect, operation, found, params)
         seconds = (self._clock.now() - started) / 1_000_000
-        return await self._judged(outcome, seconds)
+        return replace(await self._judged(outcome, seconds), sandbox=sandbox.placement)
 
     async def _hold_workspace(self, session: Session, found: Environment) -> None:
         """Wait until nobody else works on the files. Raises WorkspaceBusy."""

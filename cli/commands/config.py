@@ -42,7 +42,7 @@ TEMPLATE = """\
 #     - {provider: local, input: 0, output: 0}
 
 sandbox:
-  backend: podman          # podman | none (Sessions then have no tools that need one)
+  backend: podman          # podman | e2b | none (Sessions then have no tools that need one)
   network: none            # none | bridge
   limits: {memory: 2GiB, cpus: 2, pids: 512}
   environment: []          # names of this machine's variables that commands may see

@@ -180,6 +180,8 @@ async def _checkpoints(parts: Parts) -> Check:
 
 async def _snapshots(parts: Parts) -> Check:
     snapshots = open_snapshots(parts.config, parts.root)
+    if snapshots is None and parts.config.settings.sandbox.backend == "e2b":
+        return Check("snapshots", True, "Off: the files are in E2B's sandboxes. Turns have no diff, rewinds no files.")
     if snapshots is None:
         return Check("snapshots", True, "Off by configuration: turns have no diff, and a rewind restores no files.")
     try:

@@ -8,9 +8,12 @@ from milepost.ports.snapshots import Snapshots
 
 
 def open_snapshots(config: Config, root: DataRoot) -> Snapshots | None:
-    """The snapshots of this data root; None if they are off. Nothing is created before the first is taken."""
+    """The snapshots of this data root; None if they are off, or the Workspaces' files are on other machines.
+
+    Nothing is created before the first is taken.
+    """
     section = config.settings.snapshots
-    if not section.enabled:
+    if not section.enabled or config.settings.sandbox.backend == "e2b":
         return None
     from milepost.snapshots import GitSnapshots
 

@@ -20,7 +20,7 @@ from milepost.config.memory import MemorySection
 from milepost.config.prices import PricesSection
 from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
-from milepost.config.sections import BaseUrl, Count, Name, Number, Port, Section
+from milepost.config.sections import BaseUrl, Count, HttpUrl, Name, Number, Port, Section
 from milepost.config.tools import CustomToolName, ToolSection
 from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT, MAX_ROUNDS
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
@@ -230,9 +230,26 @@ class SetupSection(Section):
     """How long a setup command may take."""
 
 
+class E2BSection(Section):
+    api_key: SecretReference = "env:E2B_API_KEY"
+    template: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,199}$")] = "base"
+    """Of all sandboxes; nothing is installed into it."""
+    domain: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}$")] = "e2b.app"
+    api_url: HttpUrl | None = None
+    """Of an installation of one's own; by default https://api.DOMAIN."""
+    sandbox_url: HttpUrl | None = None
+    """Where all sandboxes of such an installation are reached."""
+    timeout_seconds: Annotated[Count, Field(ge=60, le=86_400)] = 3600
+    """After how long without use the service pauses a sandbox. It has limits of its own, by plan."""
+    request_seconds: Annotated[Number, Field(gt=0, le=600)] = 60.0
+    upload_bytes: Annotated[ByteSize, Field(ge=MIB, le=MAX_MEMORY)] = ByteSize(256 * MIB)
+    """How large the packed Workspace may be. Bytes, or with a unit: 256MiB."""
+
+
 class SandboxSection(Section):
-    backend: Literal["podman", "none"] = "podman"
-    """none: Sessions have no tools that need a sandbox."""
+    backend: Literal["podman", "e2b", "none"] = "podman"
+    """e2b: sandboxes are machines of that service. none: Sessions have no tools that need a sandbox."""
+    e2b: E2BSection = E2BSection()
     socket: Path | None = None
     """Podman's API socket; by default it is found, or a service is started."""
     image: str | None = None

@@ -74,8 +74,21 @@ class Consent:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteSandbox:
+    """A sandbox on another machine, exactly as it is found again: `root` is the Workspace inside it."""
+
+    backend: str
+    sandbox_id: str
+    domain: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentResult:
-    """How preparing ended. Without a setup command there is no exit code and no output. `seconds` is of the command."""
+    """How preparing ended. Without a setup command there is no exit code and no output. `seconds` is of the command.
+
+    `sandbox` is where the prepared environment is, if it is not on the worker's host.
+    """
 
     exit_code: int | None = None
     output: Content | None = None
@@ -83,6 +96,7 @@ class EnvironmentResult:
     error_code: str | None = None
     error: str | None = None
     fix: str | None = None
+    sandbox: RemoteSandbox | None = None
 
 
 @dataclass(frozen=True, slots=True)

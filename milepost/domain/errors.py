@@ -567,6 +567,13 @@ class SandboxUnavailable(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class SandboxMissing(MilepostError):
+    """The sandbox that an environment was prepared in does not exist any more, and no other one takes its place."""
+
+    code = "sandbox_missing"
+    kind = ErrorKind.UNAVAILABLE
+
+
 class SandboxLost(MilepostError):
     """The container that held a dispatched operation is gone; whether the operation was applied is unknown."""
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
+from milepost.domain.environments import RemoteSandbox
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
@@ -46,7 +48,7 @@ class SandboxSpec:
 
     `generation` is the environment's: a sandbox and volumes of another one are of no use. `volumes` may be made only
     if the sandbox is `fresh`; else what was prepared in them must be there. `ports` of the sandbox are published on the
-    host's loopback.
+    host's loopback. `placement` is where the environment was prepared, if that is on another machine.
     """
 
     session_id: str
@@ -60,6 +62,7 @@ class SandboxSpec:
     volumes: frozenset[Volume] = frozenset()
     ports: tuple[int, ...] = ()
     fresh: bool = True
+    placement: RemoteSandbox | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,10 @@ class Sandbox(Protocol):
     """One Session's container."""
 
     @property
+    def placement(self) -> RemoteSandbox | None:
+        """Where it is, to be kept for the next `open`; None if its Workspace is a folder of this host."""
+
+    @property
     def boot(self) -> str:
         """Identity of the supervisor that runs now: one that is started later knows nothing of what this one ran."""
 
@@ -355,7 +362,12 @@ class SandboxProvider(Protocol):
     async def check(self) -> SandboxHealth: ...
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
-        """The Session's sandbox, made or reattached; idempotent. Raises SandboxUnavailable with the exact fix."""
+        """The Session's sandbox, made or reattached; idempotent.
+
+        Raises:
+            SandboxUnavailable: with the exact fix.
+            SandboxMissing: it is gone, and what was prepared in it cannot be had again by opening another one.
+        """
 
     async def sessions(self) -> frozenset[str]:
         """The Sessions of this instance that have a container on this host. Raises SandboxUnavailable."""

@@ -243,6 +243,11 @@ class SupervisorClient(ProcessCalls):
         return self._connection is not None and self._connection.open
 
     @property
+    def placement(self) -> None:
+        """See `milepost.ports.sandbox.Sandbox.placement`; a back end that has one tells it itself."""
+        return None
+
+    @property
     def boot(self) -> str:
         """See `milepost.ports.sandbox.Sandbox.boot`; that of the last connection."""
         return self._boot

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from milepost.domain.environments import Environment, EnvironmentState, not_ready
+from milepost.domain.environments import Environment, EnvironmentState, RemoteSandbox, not_ready
+from milepost.domain.errors import EnvironmentNotReady, SandboxMissing
 from milepost.domain.sessions import Session
 from milepost.ports.ledger import Ledger
 from milepost.services.environments import EnvironmentService
@@ -38,7 +39,13 @@ class EnvironmentGate:
             lambda tx: self._service.begin(tx, session.session_id, plan, "the first call that needed it")
         )
 
-    async def opened(self, found: Environment) -> None:
-        """The sandbox of an environment that `require` gave was opened. Raises StorageUnavailable."""
+    async def opened(self, found: Environment, sandbox: RemoteSandbox | None = None) -> None:
+        """The sandbox of an environment that `require` gave was opened, there. Raises StorageUnavailable."""
         if found.state is EnvironmentState.UNPREPARED:
-            await self._ledger.write(lambda tx: self._service.admit(tx, found.session_id, found.plan))
+            await self._ledger.write(lambda tx: self._service.admit(tx, found.session_id, found.plan, sandbox))
+        elif sandbox is not None and (found.result is None or found.result.sandbox is None):
+            await self._ledger.write(lambda tx: self._service.placed(tx, found, sandbox))
+
+    async def lost(self, found: Environment, error: SandboxMissing) -> EnvironmentNotReady:
+        """Record that what was prepared is gone; return the refusal. Raises StorageUnavailable."""
+        return not_ready(await self._ledger.write(lambda tx: self._service.lose(tx, found, error)))

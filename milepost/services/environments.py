@@ -15,10 +15,18 @@ from milepost.domain.environments import (
     EnvironmentPlan,
     EnvironmentResult,
     EnvironmentState,
+    RemoteSandbox,
     SetupSource,
     checked_ports,
 )
-from milepost.domain.errors import EnvironmentConflict, EnvironmentNotFound, ImageNotAllowed, InvalidInput, TurnRunning
+from milepost.domain.errors import (
+    EnvironmentConflict,
+    EnvironmentNotFound,
+    ImageNotAllowed,
+    InvalidInput,
+    SandboxMissing,
+    TurnRunning,
+)
 from milepost.domain.events import (
     EnvironmentFailed,
     EnvironmentOutput,
@@ -42,6 +50,7 @@ STOPPED = "environment_stopped"
 SUPERSEDED = "environment_superseded"
 MAX_PIECES = 100
 """Of a setup command's output, that are given at once."""
+NO_IMAGES = "No image is proposed: sandboxes are made of the template of the configuration."
 NO_NETWORK = "The sandbox has no network (sandbox.network: none): a command that downloads fails."
 
 CheckImage = Callable[[str], None]
@@ -50,11 +59,15 @@ CheckImage = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRules:
-    """What the configuration says. `devcontainer_runs`: its exact command runs in Sessions that nobody reviewed."""
+    """What the configuration says. `devcontainer_runs`: its exact command runs in Sessions that nobody reviewed.
+
+    Without `images` all sandboxes are made of one template.
+    """
 
     check_image: CheckImage
     devcontainer_runs: bool = False
     networked: bool = False
+    images: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +255,8 @@ class EnvironmentService:
         plan = await self._detector.detect(session.workspace.path)
         if session.image is not None:
             plan = replace(plan, image=session.image)
+        elif not self._rules.images and plan.source is SetupSource.LOCKFILE:
+            plan = replace(plan, image=None, notes=(*plan.notes, NO_IMAGES))
         chosen = () if current is None else current.plan.chosen_ports
         plan = replace(plan, ports=tuple(dict.fromkeys((*chosen, *plan.ports)))[:MAX_PORTS], chosen_ports=chosen)
         if plan.command is not None and not self._rules.networked:
@@ -269,14 +284,37 @@ class EnvironmentService:
         consent = Consent(True, OPERATOR, now) if decided is Verdict.OPERATOR else None
         return self._start(tx, replace(found, consent=consent), actor, now)
 
-    def admit(self, tx: LedgerTx, session_id: str, plan: EnvironmentPlan) -> Environment:
+    def admit(
+        self, tx: LedgerTx, session_id: str, plan: EnvironmentPlan, sandbox: RemoteSandbox | None = None
+    ) -> Environment:
         """Record as Ready what needed no consent and no command, once its container was opened."""
         now = self._clock.now()
         tx.turns.lock_session(session_id)
         current = tx.environments.current(session_id)
         if current is not None and current.state is not EnvironmentState.UNPREPARED:
             return current
-        return settle(tx, self._next(tx, session_id, plan, now), EnvironmentState.READY, EnvironmentResult(), now)
+        result = EnvironmentResult(sandbox=sandbox)
+        return settle(tx, self._next(tx, session_id, plan, now), EnvironmentState.READY, result, now)
+
+    def placed(self, tx: LedgerTx, found: Environment, sandbox: RemoteSandbox) -> None:
+        """Keep where a Ready environment is by now, if nothing was kept: its back end was another one before."""
+        tx.turns.lock_session(found.session_id)
+        current = tx.environments.get(found.session_id, found.generation)
+        if current is not None and current.state is EnvironmentState.READY:
+            result = replace(current.result or EnvironmentResult(), sandbox=sandbox)
+            tx.environments.save(replace(current, result=result))
+
+    def lose(self, tx: LedgerTx, found: Environment, error: SandboxMissing) -> Environment:
+        """Fail a Ready environment whose sandbox is gone; one that has changed since stays as it is."""
+        now = self._clock.now()
+        tx.turns.lock_session(found.session_id)
+        current = tx.environments.get(found.session_id, found.generation)
+        if current is None or current.state is not EnvironmentState.READY:
+            return current or found
+        result = replace(
+            current.result or EnvironmentResult(), error_code=error.code, error=error.message, fix=error.fix
+        )
+        return settle(tx, current, EnvironmentState.FAILED, result, now)
 
     def _verdict(self, plan: EnvironmentPlan, *, reviewed: bool) -> Verdict:
         if plan.image is not None:
@@ -358,7 +396,8 @@ def settle(
     tx.environments.save(ended)
     kind = EnvironmentReady if state is EnvironmentState.READY else EnvironmentFailed
     event = kind(ended.generation, ended.plan.image, ended.command, result)
-    _append(tx, ended, "ended", event, now)
+    # What was Ready can fail later.
+    _append(tx, ended, "lost" if found.state is EnvironmentState.READY else "ended", event, now)
     return ended
 
 

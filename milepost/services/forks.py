@@ -110,7 +110,10 @@ class ForkService:
                 "Files go into a new folder.", field="workspace", fix="Name a folder that does not exist or is empty."
             )
         if request.files and self._snapshots is None:
-            raise SnapshotFailed("Snapshots are off, so there are no files to fork.", fix="Set snapshots.enabled.")
+            raise SnapshotFailed(
+                "Snapshots are off, so there are no files to fork.",
+                fix="Set snapshots.enabled to true; with sandbox.backend e2b there are none.",
+            )
         if request.workspace is not None and not request.files:
             self._check_folder(request.workspace)
 

@@ -148,7 +148,8 @@ class RewindService:
     async def _plan_files(self, to: RewindTo, session: Session, plan: RewindPlan) -> FilesPlan:
         if self._snapshots is None:
             raise SnapshotFailed(
-                "Snapshots are off, so no files can be restored.", fix="Set snapshots.enabled to true."
+                "Snapshots are off, so no files can be restored.",
+                fix="Set snapshots.enabled to true; with sandbox.backend e2b there are none.",
             )
         return await plan_files(self._ledger, self._snapshots, session, plan.to_number, overwrite=to.overwrite)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from milepost.domain.environments import Environment, EnvironmentState
-from milepost.domain.errors import SandboxUnavailable, SessionNotFound
+from milepost.domain.errors import SandboxMissing, SandboxUnavailable, SessionNotFound
 from milepost.domain.sessions import Session, SessionStatus
 from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx
@@ -59,8 +59,11 @@ class Workbench:
             return await self._required().open(self._spec_of(session))
         self._required()
         environment = await self._gate.require(session)
-        sandbox = await self.open_for(session, environment)
-        await self._gate.opened(environment)
+        try:
+            sandbox = await self.open_for(session, environment)
+        except SandboxMissing as error:
+            raise await self._gate.lost(environment, error) from None
+        await self._gate.opened(environment, sandbox.placement)
         return sandbox
 
     async def peek(self, session: Session) -> Sandbox:
@@ -73,7 +76,7 @@ class Workbench:
                 self._last_use[session.session_id] = last
 
     async def open_for(self, session: Session, environment: Environment) -> Sandbox:
-        """The sandbox of this very generation, whatever its state. Raises SandboxUnavailable."""
+        """The sandbox of this very generation, whatever its state. Raises SandboxUnavailable, SandboxMissing."""
         self._last_use[session.session_id] = time.monotonic()
         spec = fitted(self._spec_of(session), environment)
         return await self._required().open(spec if self.publishes else replace(spec, ports=()))
@@ -135,6 +138,7 @@ def fitted(spec: SandboxSpec, environment: Environment) -> SandboxSpec:
         generation=environment.generation,
         volumes=frozenset(volumes),
         ports=environment.ports,
+        placement=None if environment.result is None else environment.result.sandbox,
         # What a setup command installed cannot be made anew by opening.
         fresh=environment.command is None or environment.state is not EnvironmentState.READY,
     )

@@ -33,7 +33,7 @@ def test_every_key_is_documented_and_no_other() -> None:
     apart = {"providers.NAME", "tools.NAME", "hooks.NAME"}
     keys = {key for key in _keys(schema, schema, "") if not key.startswith(("providers.", "tools.", "hooks."))} | apart
     keys |= {"temporal.tls"}
-    assert set(re.findall(r"^\| `([A-Za-z_.]+)` \|", DOCUMENT, re.MULTILINE)) == keys
+    assert set(re.findall(r"^\| `([A-Za-z0-9_.]+)` \|", DOCUMENT, re.MULTILINE)) == keys
 
 
 def test_the_example_is_valid(load: Callable[[str], Config], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ class MemorySandbox(MemoryProcesses):
     lost: bool = False
     boot: str = "memory-1"
     ports: dict[int, str] = field(default_factory=dict)
+    placement: None = None
     hangs: bool = False
     """Whether every operation runs until it is killed, not only commands that begin with `hang`."""
     spawned: dict[str, MemoryProcess] = field(default_factory=dict)

@@ -21,10 +21,10 @@ from milepost.ports.sandbox import (
 )
 from milepost.sandboxes import bundle
 from milepost.sandboxes.client import Link, LinkDown, SandboxGone, SupervisorClient
+from milepost.sandboxes.forwarding import COMMAND, Forwarder
 from milepost.sandboxes.podman.api import ExecLink, PodmanApi, PodmanDown, PodmanError
 from milepost.sandboxes.podman.folder import Identity
 from milepost.sandboxes.podman.mapping import AGENT, BRIDGE
-from milepost.sandboxes.podman.ports import COMMAND, Forwarder
 from milepost.sandboxes.podman.service import PodmanService
 from milepost.sandboxes.podman.spec import ADDRESS
 
@@ -54,6 +54,10 @@ class PodmanSandbox:
 
     async def hello(self) -> dict[str, Any]:
         return await self._client.hello()
+
+    @property
+    def placement(self) -> None:
+        return None
 
     @property
     def boot(self) -> str:
@@ -162,8 +166,11 @@ class PodmanSandbox:
         await self._forwarder.open(self.spec.ports)
 
     async def _reach(self, port: int) -> ExecLink:
-        api = await self._service.api()
-        return await api.exec(self.container_id, [*COMMAND, str(port)], {}, user=f"{AGENT}:{AGENT}")
+        try:
+            api = await self._service.api()
+            return await api.exec(self.container_id, [*COMMAND, str(port)], {}, user=f"{AGENT}:{AGENT}")
+        except (PodmanError, PodmanDown) as error:
+            raise LinkDown(str(error)) from None
 
     async def close(self) -> None:
         """Release the connection; the container and what runs in it go on."""

@@ -61,6 +61,7 @@ def spec_digest(spec: SandboxSpec, image: str) -> str:
         "environment": None,
         "fresh": None,
         "ports": None,
+        "placement": None,
         "volumes": sorted(spec.volumes),
         "image": image,
         "protocol": wire.PROTOCOL,

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from milepost.ports.sandbox import Exec, OnOutput, Operation, Outcome, Sandbox, SandboxProvider, SandboxSpec
+from milepost.sandboxes.e2b.provider import E2BProvider
+from milepost.sandboxes.e2b.settings import E2BSettings
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
 from tests.sandbox.boxes import LocalSandboxes, clean, new_id
+from tests.support.e2b import KEY, Double
 from tests.support.podman import new_instance, remove_owned
 from tests.support.sandboxes import MemorySandboxes
 
@@ -54,6 +57,8 @@ class Capability(StrEnum):
     """What a setup command installed outlives the container."""
     DISK = "disk"
     """What the Workspace may hold is bounded."""
+    GUARDED = "guarded"
+    """No command can end what runs the sandbox."""
     RESTART = "restart"
     """The machine under the sandbox can be restarted; its files stay."""
 
@@ -62,6 +67,7 @@ ALL = frozenset(Capability)
 CLAIMS: dict[str, frozenset[Capability]] = {
     "local": ALL - {Capability.USER, Capability.PORTS, Capability.NETWORK, Capability.IMAGES, Capability.VOLUMES},
     "podman": ALL,
+    "e2b": ALL - {Capability.USER, Capability.IMAGES, Capability.HOST_FOLDER, Capability.RESTART, Capability.GUARDED},
     "memory": frozenset(),
 }
 """By back end. `local` is the supervisor in plain namespaces of this machine; `memory` runs nothing at all."""
@@ -151,6 +157,57 @@ class LocalBackend:
 
     async def close(self) -> None:
         await self.provider.close()
+
+
+@dataclass
+class E2BBackend:
+    """E2B's own SDK and the double of its service. A sandbox of the service is paused or gone, never restarted.
+
+    Commands are root here, so that tests can put files into the Workspace from outside.
+    """
+
+    double: Double
+    folder: Path
+    name: str = "e2b"
+    provider: E2BProvider = field(init=False)
+    others: list[E2BProvider] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.provider = self._made("conformance")
+
+    def _made(self, instance: str) -> E2BProvider:
+        settings = E2BSettings(key=lambda: KEY, api_url=self.double.url, sandbox_url=self.double.url)
+        return E2BProvider(settings, instance)
+
+    async def box(self) -> Box:
+        self.folder.mkdir(exist_ok=True)
+        found = await self.open(self.folder, "shared")
+        clean(found.workspace)
+        return found
+
+    async def open(self, folder: Path, session: str, **choices: Any) -> Box:
+        spec = SandboxSpec(session, self.provider.instance_id, str(folder), environment=ENVIRONMENT, **choices)
+        sandbox = await self.provider.open(spec)
+        placement = sandbox.placement
+        assert placement is not None
+
+        async def another() -> Sandbox:
+            self.others.append(self._made(spec.instance_id))
+            return await self.others[-1].open(replace(spec, fresh=False, placement=placement))
+
+        workspace = self.double.machines[placement.sandbox_id].home / "workspace"
+        return Box(sandbox, spec, workspace, placement.root, True, another)
+
+    async def cut(self, box: Box) -> None:
+        assert box.sandbox.placement is not None
+        self.double.cut(box.sandbox.placement.sandbox_id)
+
+    async def restart(self, box: Box) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        for provider in (*self.others, self.provider):
+            await provider.close()
 
 
 @dataclass

@@ -8,7 +8,16 @@ import pytest
 import pytest_asyncio
 
 from tests.sandbox.boxes import require_namespaces
-from tests.sandbox.conformance.backends import CLAIMS, Backend, Box, LocalBackend, MemoryBackend, PodmanBackend
+from tests.sandbox.conformance.backends import (
+    CLAIMS,
+    Backend,
+    Box,
+    E2BBackend,
+    LocalBackend,
+    MemoryBackend,
+    PodmanBackend,
+)
+from tests.support.e2b import e2b_double
 
 MARKS = {"podman": [pytest.mark.podman]}
 
@@ -39,6 +48,14 @@ async def podman_backend(
     made = PodmanBackend(request.getfixturevalue("podman_root"), tmp_path_factory.mktemp("podman") / "workspace")
     yield made
     await made.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def e2b_backend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[E2BBackend]:
+    async with e2b_double(user=0) as double:
+        made = E2BBackend(double, tmp_path_factory.mktemp("e2b") / "workspace")
+        yield made
+        await made.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

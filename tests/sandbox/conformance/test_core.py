@@ -111,7 +111,7 @@ async def test_sessions_are_apart_and_end_apart(backend: Backend, tmp_path: Path
     await backend.provider.remove(names[0])
     assert (await backend.provider.sessions()) & set(names) == set(names[1:])
     assert (await boxes[1].run(ReadFile("own"))).stdout.decode() == names[1]
-    for name in names[1:]:
+    for name in names:
         await backend.provider.destroy(name)
     assert (await backend.provider.sessions()) & set(names) == set()
     assert not {holding.session_id for holding in await backend.provider.holdings()} & set(names)

@@ -33,7 +33,7 @@ async def test_a_workspace_stays_within_its_bound(backend: Backend, tmp_path: Pa
     assert (many.exit_code, many.timed_out, many.killed) == (153, False, False)
     assert many.detail["disk"] in many.stderr.decode()
     assert "may have 48 MiB" in str(many.detail["disk"])
-    assert LIMIT < used(tmp_path) < 20 * LIMIT
+    assert LIMIT < used(box.workspace) < 20 * LIMIT
 
     for operation in (WriteFile("more", bytes(MIB)), EditFile("fine", "a", "b")):
         refused = await box.run(operation)

@@ -50,6 +50,7 @@ ELSEWHERE = {
     Capability.TERMINALS: "see shell",
     Capability.HOST_FOLDER: "where the files lie is no operation",
     Capability.USER: "whom commands run as is no operation; `local` runs them as root of its namespaces",
+    Capability.GUARDED: "what a command ends is lost, and told so; E2B lets its user become root",
     Capability.RESTART: "what ends from outside asks nobody",
 }
 """Capabilities that nobody can ask for, and so nobody can refuse."""

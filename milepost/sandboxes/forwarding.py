@@ -1,7 +1,7 @@
-"""Ports of a sandbox on this host's loopback, over exec sessions.
+"""Ports of a sandbox on this host's loopback, over streams that the back end opens to them.
 
-Podman's own publishing is not used: as root it needs a way from the container back to this host, which is closed to
-sandboxes, and it needs a network. This needs neither, and nothing but loopback is ever bound.
+A back end's own publishing is not used: Podman's needs a network and, as root, a way from the container back to this
+host, which is closed to sandboxes; E2B's is public. Nothing but loopback is ever bound.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 from milepost.observability.logging import get_logger
-from milepost.sandboxes.podman.api import ExecLink, PodmanDown, PodmanError
+from milepost.sandboxes.client import Link, LinkDown
 
 LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 32
@@ -43,8 +44,16 @@ os._exit(0)
 """
 COMMAND = ("python3", "-SsEI", "-c", TUNNEL)
 
-Reach = Callable[[int], Awaitable[ExecLink]]
-"""(port of the sandbox) -> a stream to it. Raises PodmanError, PodmanDown."""
+
+class Stream(Link, Protocol):
+    """A byte stream whose two directions end apart."""
+
+    async def finish(self) -> None:
+        """Send no more; what comes is still received. Idempotent."""
+
+
+Reach = Callable[[int], Awaitable[Stream]]
+"""(port of the sandbox) -> a stream to it. Raises LinkDown."""
 
 _log = get_logger(__name__)
 
@@ -83,7 +92,7 @@ class Forwarder:
         async with self._slots:
             try:
                 link = await self._reach(port)
-            except (PodmanError, PodmanDown) as error:
+            except LinkDown as error:
                 _log.warning("sandbox.port_unreachable", session_id=self._session_id, port=port, detail=str(error))
                 writer.close()
                 return
@@ -92,19 +101,19 @@ class Forwarder:
                 while data := await link.receive():
                     writer.write(data)
                     await writer.drain()
-            except OSError:
+            except (OSError, LinkDown):
                 pass
             finally:
                 up.cancel()
                 await asyncio.gather(up, return_exceptions=True)
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, LinkDown):
                     await link.finish()
                 await link.close()
                 writer.close()
 
 
-async def _up(reader: asyncio.StreamReader, link: ExecLink) -> None:
-    with contextlib.suppress(OSError):
+async def _up(reader: asyncio.StreamReader, link: Stream) -> None:
+    with contextlib.suppress(OSError, LinkDown):
         while data := await reader.read(CHUNK):
             await link.send(data)
         await link.finish()
