@@ -20,6 +20,8 @@ MAX_PIECE = 256 * 1024
 """Bytes of one request; the service takes them in base64."""
 MAX_LINE = 128 * 1024
 CLOSE_SECONDS = 5.0
+SEND_SECONDS = 300.0
+"""For all pieces of one call."""
 
 
 class ProcessLink:
@@ -33,6 +35,7 @@ class ProcessLink:
         self._line = ""
         self._ended: asyncio.Task[None] | None = None
         self._finished = False
+        self._sending = asyncio.Lock()
         self.errors = ""
 
     async def open(self, command: str) -> None:
@@ -57,9 +60,9 @@ class ProcessLink:
         return await self._pieces.get()
 
     async def send(self, data: bytes) -> None:
-        """Pieces go one after the other: their order is that of the requests."""
-        for start in range(0, len(data), MAX_PIECE):
-            async with self._failing():
+        """Pieces go one after the other, and nothing between those of one call: their order is that of the requests."""
+        async with self._sending, self._failing(SEND_SECONDS):
+            for start in range(0, len(data), MAX_PIECE):
                 await self._sandbox.commands.send_stdin(self._handle.pid, data[start : start + MAX_PIECE])
 
     async def finish(self) -> None:
@@ -106,9 +109,9 @@ class ProcessLink:
         self.errors = (self.errors + text)[:4096]
 
     @contextlib.asynccontextmanager
-    async def _failing(self) -> Any:
+    async def _failing(self, seconds: float | None = None) -> Any:
         try:
-            async with self._service.translated():
+            async with self._service.translated(seconds):
                 yield
         except Missing as error:
             raise SandboxGone(f"The E2B sandbox is gone or paused: {error}") from None

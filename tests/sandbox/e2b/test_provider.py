@@ -17,7 +17,8 @@ from milepost.domain.errors import (
     SandboxUnavailable,
     SandboxUnsupported,
 )
-from milepost.ports.sandbox import Exec, Sandbox, SandboxSpec, Spawn, TerminalSize
+from milepost.ports.sandbox import Exec, Sandbox, SandboxSpec, Spawn, TerminalSize, WriteFile
+from milepost.sandboxes import client
 from milepost.sandboxes.e2b.upload import pack
 from tests.sandbox.boxes import new_id
 from tests.sandbox.e2b.conftest import Make
@@ -88,6 +89,16 @@ async def test_an_attempt_that_was_killed_is_finished_by_the_next(make: Make, do
     sandbox = await make().open(spec(tmp_path))
     assert await sh(sandbox, "ls") == b"file\n"
     assert len(double.machines) == 1
+
+
+async def test_pings_do_not_get_between_the_pieces_of_a_large_write(
+    make: Make, double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PING_SECONDS", 0.01)
+    sandbox = await make().open(spec(tmp_path))
+    data = os.urandom(6 * 1024 * 1024)
+    await sandbox.perform(new_id(), WriteFile("large", data))
+    assert (double.machines[double.made[0]].home / "workspace/large").read_bytes() == data
 
 
 async def test_slow_starts_and_a_busy_service_are_waited_for(make: Make, double: Double, tmp_path: Path) -> None:
