@@ -70,10 +70,13 @@ async def test_a_person_works_in_the_container(served: Served) -> None:
     async with attach(stack, session, terminal) as socket:
         assert (await message(socket))["type"] == "terminal"
         await socket.send(b"stty size; echo $((6*7)) > made; cat made; tty\n")
-        await socket.send(json.dumps({"type": "resize", "rows": 50, "columns": 132}))
-        await socket.send(b"stty size; exit 3\n")
         said = b""
         async with asyncio.timeout(60):
+            while b"/dev/pts/" not in said:
+                said += await socket.recv()
+            # Not before: a shell that has yet to start would already have the new size.
+            await socket.send(json.dumps({"type": "resize", "rows": 50, "columns": 132}))
+            await socket.send(b"stty size; exit 3\n")
             while True:
                 piece = await socket.recv()
                 if isinstance(piece, str):
