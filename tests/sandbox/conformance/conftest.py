@@ -20,6 +20,9 @@ from tests.sandbox.conformance.backends import (
 from tests.support.e2b import e2b_double
 
 MARKS = {"podman": [pytest.mark.podman]}
+SLOW = {("e2b", "test_files")}
+"""Back ends and modules whose tests are among the slow ones: files are the supervisor's work, which the other back ends
+show in every run."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -28,7 +31,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames or chosen:
         return
     needed = {each for mark in metafunc.definition.iter_markers("needs") for each in mark.args}
-    able = [pytest.param(name, marks=MARKS.get(name, [])) for name, claims in CLAIMS.items() if needed <= claims]
+    module = metafunc.module.__name__.rpartition(".")[2]
+    marks = {name: [*MARKS.get(name, []), *([pytest.mark.slow] if (name, module) in SLOW else [])] for name in CLAIMS}
+    able = [pytest.param(name, marks=marks[name]) for name, claims in CLAIMS.items() if needed <= claims]
     assert able, f"no back end can run {metafunc.definition.nodeid}"
     metafunc.parametrize("backend", able, indirect=True)
 
