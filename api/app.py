@@ -20,6 +20,7 @@ from api.routes import (
     checkpoints,
     environments,
     exports,
+    git,
     history,
     imports,
     instance,
@@ -91,7 +92,7 @@ def create_app(
     app.state.live_readers = LiveReaders(services.live, max_live_readers)
     reading = (sessions, environments, turns, history, rewinds, checkpoints, memory, search)
     work = (*reading, agents, agent_settings, skills, exports, imports, attachments, approvals)
-    for area in (*work, long_term, models, live, terminals, instance, logins, root):
+    for area in (*work, long_term, models, live, terminals, git, instance, logins, root):
         app.include_router(area.router)
     problems.install(app)
     documentation.install(app, is_open=_is_open, cookie_name=cookie_name)

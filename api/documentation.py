@@ -33,6 +33,7 @@ _WITH_TOKEN = (401, 503)
 _TAGS = {
     "sessions": "A Session belongs to one folder and has turns.",
     "environments": "What a Session's sandbox is made of, who agreed to it, and how preparing it ended.",
+    "git": "The repository in the sandbox: looked at, staged, committed, branched.",
     "terminals": "Terminals and background commands of the sandbox: opened, attached to, read, ended.",
     "turns": "One accepted request and its one terminal state.",
     "history": "What was asked, said, done and spent.",

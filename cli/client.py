@@ -39,7 +39,7 @@ class ApiClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def get(self, path: str, **query: str | int | bool | None) -> Json:
+    async def get(self, path: str, **query: str | int | bool | list[str] | None) -> Json:
         """A JSON document. Parameters that are None are left out."""
         return self._body(await self._send("GET", path, query=query))
 
@@ -150,7 +150,7 @@ class ApiClient:
         method: str,
         path: str,
         *,
-        query: dict[str, str | int | bool | None] | None = None,
+        query: Mapping[str, str | int | bool | list[str] | None] | None = None,
         body: Json | None = None,
     ) -> httpx.Response:
         params = {key: value for key, value in (query or {}).items() if value is not None}

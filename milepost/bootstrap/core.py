@@ -47,6 +47,7 @@ from milepost.services.environments import EnvironmentService
 from milepost.services.estimates import EstimateService
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
+from milepost.services.git import GitService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.recovery import RecoveryService
@@ -159,6 +160,7 @@ class Core:
             imports=ImportService(self.ledger, self.contents, self.clock, self.ids, self.root.path),
             approvals=ApprovalService(self.ledger, self.clock, self.ids),
             processes=ProcessService(self.ledger, self.clock, self.workbench, host_name()),
+            git=GitService(self.ledger, self.clock, self.contents, self.workbench, host_name()),
             outcomes=OutcomeService(self.ledger, self.contents, self.clock),
             long_term=self.long_term,
             live=LiveService(self.ledger, self.notifier, self.clock),

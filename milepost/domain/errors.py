@@ -581,6 +581,27 @@ class SandboxLost(MilepostError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class NotARepository(MilepostError):
+    """The Workspace is no Git repository."""
+
+    code = "not_a_repository"
+    kind = ErrorKind.CONFLICT
+
+
+class GitRefused(MilepostError):
+    """Git did not do what was asked; the text is its own."""
+
+    code = "git_refused"
+    kind = ErrorKind.CONFLICT
+
+
+class HunkChanged(MilepostError):
+    """A chosen hunk is not there any more; nothing was done."""
+
+    code = "hunk_changed"
+    kind = ErrorKind.CONFLICT
+
+
 class ProcessNotFound(MilepostError):
     """The sandbox knows no terminal or background process of this id."""
 

@@ -19,6 +19,7 @@ from milepost.domain.consolidation import MemoryConsolidated
 from milepost.domain.content import Content
 from milepost.domain.effects import EffectState
 from milepost.domain.environments import Consent, EnvironmentPlan, EnvironmentResult
+from milepost.domain.git import GitDone
 from milepost.domain.hooks import HookRule, HookVerdict, HookWhen
 from milepost.domain.lives import AgentLifeChanged
 from milepost.domain.memory import MemorySettings
@@ -719,6 +720,7 @@ Event = (
     | MemoryEvent
     | TeamEvent
     | ProcessEvent
+    | GitDone
 )
 
 SESSION_EVENTS: tuple[type[Event], ...] = (
@@ -762,6 +764,7 @@ SESSION_EVENTS: tuple[type[Event], ...] = (
     MemoryConsolidated,
     *TEAM_EVENTS,
     *PROCESS_EVENTS,
+    GitDone,
 )
 EVENTS_BY_KIND: dict[StreamKind, tuple[type[Event], ...]] = {
     StreamKind.SESSION: SESSION_EVENTS,

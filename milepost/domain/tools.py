@@ -70,6 +70,8 @@ BUILTIN_TOOL_POLICIES: dict[str, ToolPolicy] = {
     "glob": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "write_file": ToolPolicy(EffectClass.IDEMPOTENT, Parallel.ORDERED),
     "edit_file": ToolPolicy(EffectClass.ATTACHABLE, Parallel.ORDERED),
+    "git_status": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
+    "git_diff": ToolPolicy(EffectClass.OBSERVE, Parallel.SAFE),
     "bash": ToolPolicy(EffectClass.ATTACHABLE, Parallel.EXCLUSIVE),
     "bash_background": ToolPolicy(EffectClass.KEYED, Parallel.EXCLUSIVE),
     "spawn_terminal": ToolPolicy(EffectClass.KEYED, Parallel.ORDERED),

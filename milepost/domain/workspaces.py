@@ -16,6 +16,7 @@ class LeasePurpose(StrEnum):
     REWIND = "rewind"
     FORK = "fork"
     REPAIR = "repair"
+    """Also of Git work, whose holder begins with `git/`."""
     SETUP = "setup"
 
 
@@ -40,6 +41,8 @@ class WorkspaceLease:
 def workspace_busy(lease: WorkspaceLease, workspace: Workspace) -> WorkspaceBusy:
     """The refusal of what somebody's lease stands in the way of."""
     who = f"Turn {lease.holder}" if lease.purpose is LeasePurpose.TURN else f"A {lease.purpose} ({lease.holder})"
+    if lease.holder.startswith("git/"):
+        who = f"Git work ({lease.holder})"
     stop = f", or stop it: milepost turn stop {lease.holder}" if lease.purpose is LeasePurpose.TURN else "."
     return WorkspaceBusy(
         f"{who} of Session {lease.session_id} works on the files of {workspace.path}.", fix=f"Wait for its end{stop}"

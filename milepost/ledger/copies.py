@@ -8,10 +8,11 @@ from typing import Any
 
 from milepost.domain.attachments import AttachmentRef
 from milepost.domain.events import Event, TurnBegun, WorkspaceSnapshotted
+from milepost.domain.git import GitDone
 from milepost.domain.processes import ProcessEnded, ProcessStarted
 from milepost.domain.turns import TurnRequest
 
-NOT_COPIED = frozenset({WorkspaceSnapshotted.TYPE, ProcessStarted.TYPE, ProcessEnded.TYPE})
+NOT_COPIED = frozenset({WorkspaceSnapshotted.TYPE, ProcessStarted.TYPE, ProcessEnded.TYPE, GitDone.TYPE})
 """A copied turn did nothing to the files of the fork's Workspace, and started nothing in its sandbox."""
 
 

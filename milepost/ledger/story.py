@@ -30,6 +30,7 @@ from milepost.domain.events import (
     TurnInterrupted,
     TurnStopped,
 )
+from milepost.domain.git import GitAction, GitDone
 from milepost.domain.memory_events import MemoryRecalled
 from milepost.domain.messages import ReasoningPart
 from milepost.domain.processes import ProcessEnded, ProcessEnding, ProcessKind, ProcessStarted
@@ -143,6 +144,8 @@ class Story:
             return _beside(event)
         if isinstance(event, EnvironmentReviewed | EnvironmentReady | EnvironmentFailed):
             return _environment(event)
+        if isinstance(event, GitDone):
+            return _git(event)
         if isinstance(event, ProcessStarted | ProcessEnded):
             return _process(event)
         if isinstance(event, _ENDS):
@@ -235,6 +238,22 @@ def _process(event: ProcessStarted | ProcessEnded) -> list[Block]:
         ProcessEnding.REFUSED: f"did not begin: {event.reason}",
     }
     return [Remarks(None, f"{event.process_id} {how[event.ended_by]}.")]
+
+
+def _git(event: GitDone) -> list[Block]:
+    """What a person did in the repository."""
+    files = ", ".join(f"`{path}`" for path in event.paths[:10]) or f"{event.hunks} hunks"
+    at = f" at {event.commit[:12]}" if event.commit else ""
+    did = {
+        GitAction.STAGE: f"staged {files}",
+        GitAction.UNSTAGE: f"unstaged {files}",
+        GitAction.DISCARD: f"discarded changes of {files} (kept as {event.operation_id})",
+        GitAction.COMMIT: f"committed{at}: {(event.message or '').splitlines()[0] if event.message else ''}",
+        GitAction.SWITCH: f"checked out {event.branch or 'a commit'}{at}",
+        GitAction.CREATE_BRANCH: f"made the branch {event.branch}{at}",
+        GitAction.DELETE_BRANCH: f"deleted the branch {event.branch}, which was{at}",
+    }
+    return [Remarks(None, f"{event.by} {did[event.action]}.")]
 
 
 def _beside(event: SessionRewound | SessionClosed | SessionReopened | EffectReconciled) -> list[Block]:

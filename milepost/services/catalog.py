@@ -16,6 +16,7 @@ from milepost.services.environments import EnvironmentService
 from milepost.services.estimates import EstimateService
 from milepost.services.exporting.service import ExportService
 from milepost.services.forks import ForkService
+from milepost.services.git import GitService
 from milepost.services.health import HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.recovery import RecoveryService
@@ -57,6 +58,7 @@ class Services:
     imports: ImportService
     approvals: ApprovalService
     processes: ProcessService
+    git: GitService
     outcomes: OutcomeService
     long_term: LongTermMemory
     live: LiveService

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from milepost.contracts.naming import sandbox_queue
 from milepost.domain.errors import (
     InvalidInput,
     MilepostError,
@@ -32,13 +31,12 @@ from milepost.observability.logging import get_logger
 from milepost.ports.ledger import Ledger, LedgerTx, NewEvent
 from milepost.ports.sandbox import ProcessEnd, ProcessInfo, ProcessOutput, Sandbox, Spawn, TerminalSize
 from milepost.ports.system import Clock
+from milepost.services.hosts import LIVE_WORKER_US, reachable
 from milepost.services.workbench import Workbench
 
 MAX_COMMAND_CHARACTERS = 65_536
 SHOWN_COMMAND = 4_000
 """Characters of a command that the record keeps. An agent's whole one is in its tool call."""
-SANDBOX_QUEUES = sandbox_queue("")
-LIVE_WORKER_US = 60_000_000
 GONE = "Its sandbox was removed, or started anew."
 _REFUSED = (InvalidInput, ProcessLimit, ProcessNotFound)
 _log = get_logger(__name__)
@@ -73,18 +71,7 @@ class ProcessService:
 
     async def open(self, session_id: str, spec: Spawn, by: str) -> ProcessRecord:
         """Start one for a person. Raises as `start` does, and SessionNotFound."""
-        since = self._clock.now() - LIVE_WORKER_US
-
-        def body(tx: LedgerTx) -> tuple[Session, list[str]]:
-            queues = {queue for beat in tx.workers.live(since) for queue in beat.queues}
-            return tx.sessions.get(session_id), sorted(queue for queue in queues if queue.startswith(SANDBOX_QUEUES))
-
-        session, queues = await self._ledger.read(body)
-        if queues and sandbox_queue(self.host) not in queues:
-            hosts = ", ".join(queue.removeprefix(SANDBOX_QUEUES) for queue in queues)
-            raise SandboxUnavailable(
-                f"This is {self.host}, where no worker keeps sandboxes.", fix=f"Use an API on a host that has: {hosts}"
-            )
+        session = await reachable(self._ledger, self._clock, self.host, session_id)
         return await self.start(session, NewProcess(new_process_id(), spec, by))
 
     async def start(self, session: Session, new: NewProcess) -> ProcessRecord:

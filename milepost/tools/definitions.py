@@ -7,6 +7,7 @@ from typing import Any
 
 from milepost.domain.errors import InvalidInput
 from milepost.domain.tools import BUILTIN_TOOL_POLICIES, READ_ATTACHMENT, ToolDefinition
+from milepost.tools.git import GIT_DEFINITIONS
 from milepost.tools.memory import MEMORY_DEFINITIONS
 from milepost.tools.processes import PROCESS_DEFINITIONS
 
@@ -126,6 +127,7 @@ _ALL = {
                 "command",
             ),
         ),
+        *GIT_DEFINITIONS,
         *PROCESS_DEFINITIONS,
         ToolDefinition(
             "read_output",

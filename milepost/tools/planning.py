@@ -22,6 +22,7 @@ from milepost.domain.tools import (
 from milepost.ports.sandbox import EditFile, Exec, Glob, Grep, ListDir, Operation, ReadFile, WriteFile
 from milepost.security.schemas import validator
 from milepost.tools.definitions import BASH_TIMEOUT_SECONDS, READ_LINES, definitions
+from milepost.tools.git import GIT_ARGUMENT_BYTES, GIT_OPERATIONS
 from milepost.tools.memory import MEMORY_ARGUMENT_BYTES
 from milepost.tools.processes import PROCESS_ARGUMENT_BYTES, PROCESS_SECONDS, ProcessCall
 
@@ -44,6 +45,7 @@ MAX_BYTES = {
     ("search_output", "ref"): 64,
     ("read_attachment", "name"): 4 * 1024,
     ("search_output", "query"): 1024,
+    **GIT_ARGUMENT_BYTES,
     **MEMORY_ARGUMENT_BYTES,
     **PROCESS_ARGUMENT_BYTES,
 }
@@ -259,4 +261,5 @@ _OPERATIONS: dict[str, Callable[[dict[str, Any]], Operation]] = {
     "grep": lambda a: Grep(a["pattern"], a.get("path", "."), a.get("glob"), GREP_MATCHES),
     "glob": lambda a: Glob(a["pattern"], a.get("path", "."), GLOB_MATCHES),
     "bash": lambda a: Exec(a["command"], timeout=float(a.get("timeout", BASH_TIMEOUT_SECONDS)), keep_cwd=True),
+    **GIT_OPERATIONS,
 }

@@ -58,6 +58,7 @@ from milepost.services.estimates import EstimateService
 from milepost.services.exporting.service import ExportService
 from milepost.services.finishing import Ending, end_turn, tool_event_key
 from milepost.services.forks import ForkService
+from milepost.services.git import GitService
 from milepost.services.health import Check, HealthService
 from milepost.services.history import HistoryService
 from milepost.services.importing.recovery import RecoveryService
@@ -370,6 +371,7 @@ def make_services(
         imports=ImportService(ledger, contents, clock, ids),
         approvals=ApprovalService(ledger, clock, ids),
         processes=ProcessService(ledger, clock, workbench, HOST),
+        git=GitService(ledger, clock, contents, workbench, HOST),
         outcomes=OutcomeService(ledger, contents, clock),
         long_term=long_term(ledger, clock),
         live=LiveService(ledger, notifier, clock),
