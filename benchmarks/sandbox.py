@@ -1,4 +1,4 @@
-"""A warm sandbox command beside `podman exec`, and a cold open, on this machine's Podman.
+"""Sandboxes on this machine's Podman: ready, first and warm commands beside `podman exec`, 20 Sessions, Stop.
 
     python benchmarks/sandbox.py [ROUNDS]
 
@@ -8,6 +8,7 @@ Rounds of the compared ways alternate, so that load on the machine meets all ali
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import statistics
 import sys
@@ -20,6 +21,8 @@ from pathlib import Path
 from milepost.ports.sandbox import EditFile, Exec, ReadFile, Sandbox, SandboxSpec, WriteFile
 from milepost.sandboxes.podman.provider import PodmanProvider
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
+
+SESSIONS = 20
 
 
 async def timed(work: Callable[[], Awaitable[object]]) -> float:
@@ -37,7 +40,7 @@ def line(name: str, values: list[float]) -> None:
 async def podman_exec(provider: PodmanProvider, container_id: str) -> None:
     """What the podman command does: an exec session of its own over the same API, to its end and exit code."""
     api = await provider._service.api()
-    link = await api.exec(container_id, ["/bin/bash", "-c", "true"], {})
+    link = await api.exec(container_id, ["/bin/bash", "-c", "true"], {}, user="1000:1000")
     while await link.receive():
         pass
     await link.close()
@@ -63,21 +66,28 @@ async def main(rounds: int) -> None:
         sandbox = await provider.open(spec)
         assert isinstance(sandbox, PodmanSandbox)
         await warm_commands(provider, sandbox, rounds)
+        await stops(sandbox)
+        await sessions_at_once(provider, root)
     finally:
-        await provider.remove("bench")
+        for found in await provider.owned():
+            await provider.remove(found.session_id)
         await provider.close()
         shutil.rmtree(root, ignore_errors=True)
 
 
 async def cold_opens(provider: PodmanProvider, spec: SandboxSpec) -> None:
-    cold, attached = [], []
+    cold, first, attached = [], [], []
     for _ in range(5):
         await provider.remove("bench")
-        cold.append(await timed(lambda: provider.open(spec)))
+        started = time.perf_counter()
+        sandbox = await provider.open(spec)
+        cold.append((time.perf_counter() - started) * 1000)
+        first.append(await timed(lambda sandbox=sandbox: sandbox.perform(uuid.uuid4().hex, Exec("true"))))
         other = PodmanProvider(provider._data_root, provider.instance_id)
         attached.append(await timed(lambda other=other: other.open(spec)))
         await other.close()
     line("cold open (new container)", cold)
+    line("first command in it", first)
     line("open of a running container", attached)
 
 
@@ -110,6 +120,63 @@ async def warm_commands(provider: PodmanProvider, sandbox: PodmanSandbox, rounds
     line("16 MB of output", big)
     many = await timed(lambda: asyncio.gather(*(run(sandbox, "true")() for _ in range(20))))
     print(f"{'20 commands at once':<34} {many:12.2f}")
+
+
+async def stops(sandbox: Sandbox) -> None:
+    """From the request to an empty process tree: 20 busy processes, half of them daemons in sessions of their own."""
+    busy = "for i in $(seq 10); do (while :; do :; done) & (setsid sh -c 'while :; do sleep 0.01; done' &) ; done; wait"
+    took = []
+    for _ in range(10):
+        effect, begun = uuid.uuid4().hex, asyncio.Event()
+        command = Exec(f"echo begun; {busy}", timeout=60)
+        task = asyncio.create_task(sandbox.perform(effect, command, lambda *_, begun=begun: begun.set()))
+        await begun.wait()
+        await asyncio.sleep(0.1)
+        took.append(await timed(lambda effect=effect: sandbox.kill(effect)))
+        assert (await task).killed
+    line("Stop of 20 busy processes", took)
+
+
+async def sessions_at_once(provider: PodmanProvider, root: Path) -> None:
+    """Opened together, each at work; what their processes hold of memory, shared pages divided (PSS)."""
+    folders = [root / f"session-{number}" for number in range(SESSIONS)]
+    for folder in folders:
+        folder.mkdir()
+    specs = [SandboxSpec(folder.name, provider.instance_id, str(folder)) for folder in folders]
+    started = time.perf_counter()
+    boxes = await asyncio.gather(*(provider.open(spec) for spec in specs))
+    print(f"{f'{SESSIONS} Sessions opened at once':<34} {(time.perf_counter() - started) * 1000:12.2f}")
+    effects = [uuid.uuid4().hex for _ in boxes]
+    tasks = [asyncio.create_task(box.perform(e, Exec("sleep 30"))) for box, e in zip(boxes, effects, strict=True)]
+    await asyncio.sleep(1)
+    supervisors = processes("milepost-superv")
+    conmons = processes("conmon")
+    print(f"memory each: supervisor {held(supervisors) / SESSIONS:.1f} MB, conmon {held(conmons) / SESSIONS:.1f} MB")
+    took = [await timed(lambda box=box: box.perform(uuid.uuid4().hex, Exec("true"))) for box in boxes]
+    line(f"a command in each of {SESSIONS}", took)
+    await asyncio.gather(*(box.kill(e) for box, e in zip(boxes, effects, strict=True)))
+    await asyncio.gather(*tasks)
+
+
+def processes(name: str) -> list[Path]:
+    """Of that name on this machine; nothing else of Podman may run beside this."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (folder / "comm").read_text().strip() == name[:15]:
+                    found.append(folder)
+    return found
+
+
+def held(found: list[Path]) -> float:
+    """Megabytes of PSS."""
+    total = 0
+    for folder in found:
+        with contextlib.suppress(OSError):
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+            total += next(int(row.split()[1]) for row in lines if row.startswith("Pss:"))
+    return total / 1024
 
 
 if __name__ == "__main__":
