@@ -1,4 +1,4 @@
-"""Containers and volumes that nothing needs: left by processes that were killed, or by Sessions that are gone."""
+"""Containers, volumes and remote sandboxes that nothing needs: of killed processes, or of Sessions that are gone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from milepost.domain.environments import EnvironmentState
 from milepost.domain.errors import SandboxUnavailable, SessionNotFound
 from milepost.domain.sessions import SessionStatus
 from milepost.ports.ledger import LedgerTx
-from milepost.ports.sandbox import Holding
+from milepost.ports.sandbox import REMOTE, Holding
 from milepost.storage import open_ledger, open_notifier
 
 
 @dataclass(frozen=True, slots=True)
 class Sandboxes:
-    """What was removed, or would be. `problem`: why the back end could not be asked."""
+    """What was removed, or would be. `containers` are remote sandboxes too. `problem`: why nobody could be asked."""
 
     containers: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
@@ -45,19 +45,22 @@ async def collect_sandboxes(config: Config, root: DataRoot, *, dry_run: bool) ->
             await ledger.close()
     finally:
         await notifier.close()
-    names = {kind: tuple(each.name for each in unused if each.kind == kind) for kind in ("container", "volume")}
-    return Sandboxes(names["container"], names["volume"])
+    volumes = tuple(each.name for each in unused if each.kind == "volume")
+    return Sandboxes(tuple(each.name for each in unused if each.kind != "volume"), volumes)
 
 
 def unneeded(tx: LedgerTx, holding: Holding) -> bool:
-    """Whether the Session is gone, or closed and at rest, or has gone on to another generation."""
+    """Whether the Session is gone, or closed and at rest, or has gone on to another generation.
+
+    What holds files that are nowhere else, as a remote sandbox does, is kept for a Session that may be opened again.
+    """
     try:
         session = tx.sessions.get(holding.session_id)
     except SessionNotFound:
         return True
     environment = tx.environments.current(holding.session_id)
     current = 1 if environment is None else environment.generation
-    if holding.kind == "volume":
+    if holding.kind in ("volume", REMOTE):
         return holding.generation != current
     if tx.turns.running(holding.session_id) is not None:
         return False

@@ -252,9 +252,15 @@ class SandboxHealth:
     unenforced: tuple[str, ...] = ()
 
 
+REMOTE = "sandbox"
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A container or volume of this instance, as its labels tell. `kind`: container | volume."""
+    """What a back end keeps for this instance, as its labels tell. `kind`: container | volume | sandbox.
+
+    A sandbox (`REMOTE`) is on another machine and holds the Workspace's files itself, running or not.
+    """
 
     kind: str
     name: str

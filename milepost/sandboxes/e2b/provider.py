@@ -17,7 +17,7 @@ from milepost.domain.errors import (
     SandboxUnsupported,
 )
 from milepost.observability.logging import get_logger
-from milepost.ports.sandbox import Holding, Sandbox, SandboxHealth, SandboxSpec
+from milepost.ports.sandbox import REMOTE, Holding, Sandbox, SandboxHealth, SandboxSpec
 from milepost.sandboxes.e2b import bridge
 from milepost.sandboxes.e2b.sandbox import E2BSandbox
 from milepost.sandboxes.e2b.service import Found, Missing, Service
@@ -27,7 +27,6 @@ from milepost.sandboxes.e2b.upload import pack
 if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
-KIND = "sandbox"
 NETWORKS = ("none", "bridge")
 LOOK_SECONDS = 60
 UPLOAD_SECONDS = 900.0
@@ -240,7 +239,7 @@ def _missing(spec: SandboxSpec, what: str) -> SandboxMissing:
 def _holding(found: Found) -> Holding:
     generation = found.metadata.get(GENERATION, "")
     return Holding(
-        KIND,
+        REMOTE,
         found.sandbox_id,
         found.metadata.get(SESSION, ""),
         int(generation) if generation.isdigit() else 0,

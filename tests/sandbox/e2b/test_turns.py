@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from milepost.bootstrap.collecting_sandboxes import unneeded
 from milepost.domain.environments import EnvironmentState, RemoteSandbox
 from milepost.domain.errors import ImageNotAllowed
 from milepost.domain.turns import TurnState
+from milepost.ports.sandbox import SandboxProvider
 from milepost.sandboxes.e2b.provider import refuse_image
 from milepost.services.environments import ChangeEnvironment, EnvironmentRules
 from milepost.storage import FileBlobStore
@@ -47,6 +50,12 @@ async def stack(
     )
 
 
+def provider_of(stack: Stack) -> SandboxProvider:
+    provider = stack.parts.workbench._provider
+    assert provider is not None
+    return provider
+
+
 async def ran(stack: Stack, session_id: str, command: str) -> str:
     """What a turn's only command printed."""
     turn = await stack.send(session_id, script=script({"calls": [call("bash", command=command)]}, {"text": "Done."}))
@@ -64,6 +73,13 @@ async def test_from_the_first_turn_to_a_sandbox_that_is_gone(stack: Stack, doubl
     assert ready.result is not None
     assert ready.result.sandbox == RemoteSandbox("e2b", double.made[0], "e2b.app", "/home/user/workspace")
     assert double.machines[double.made[0]].state == "paused", "a worker that leaves pauses what it leaves"
+
+    [held] = await provider_of(stack).holdings()
+    await stack.sessions.close(session_id)
+    assert not await stack.parts.ledger.read(lambda tx: unneeded(tx, held)), "its files are nowhere else"
+    await stack.sessions.reopen(session_id)
+    assert await stack.parts.ledger.read(lambda tx: unneeded(tx, replace(held, generation=9)))
+    assert await stack.parts.ledger.read(lambda tx: unneeded(tx, replace(held, session_id="ses_gone")))
 
     async with stack.worker():
         assert "in" in await ran(stack, session_id, "cat made")

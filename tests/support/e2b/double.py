@@ -271,8 +271,11 @@ class Double:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
             await server.serve(sockets=[listener])
+            running = [each.running for machine in self.machines.values() for each in machine.processes.values()]
             for machine in list(self.machines.values()):
                 machine.kill()
+            if running:
+                await asyncio.wait(running, timeout=10)
 
         thread = threading.Thread(target=lambda: asyncio.run(serve()), name="e2b-double", daemon=True)
         thread.start()

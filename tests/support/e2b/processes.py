@@ -69,7 +69,7 @@ class Process:
         self._real = await self._entered()
         self.pid = inner(self._real) if self._real else 1_000_000 + self._child.pid
         self.machine.processes[self.pid] = self
-        self._running = asyncio.create_task(self._run())
+        self.running = asyncio.create_task(self._run())
 
     @property
     def outer(self) -> int:
