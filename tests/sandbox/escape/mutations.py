@@ -79,6 +79,21 @@ MUTATIONS = (
         f"{_WAYS}::test_a_flood_of_processes_and_bytes_leaves_others_at_work",
     ),
     Mutation(
+        "processes without a limit",
+        _SPEC,
+        '{"limit": wanted.pids}',
+        '{"limit": 4000}',
+        f"{_WAYS}::test_processes_are_limited_in_number",
+        also=('("nproc", spec.limits.pids)', '("nproc", 4000)'),
+    ),
+    Mutation(
+        "memory without a limit",
+        _SPEC,
+        '{"limit": wanted.memory_bytes, "swap": wanted.memory_bytes}',
+        '{"limit": 4 << 30, "swap": 4 << 30}',
+        f"{_PODMAN}::test_memory_has_a_limit_where_the_host_can_enforce_it",
+    ),
+    Mutation(
         "root of the host mapped in",
         "milepost/sandboxes/podman/opening.py",
         "    if 0 not in owner:\n        ways.append(mappings.root_direct(owner, base))",
@@ -105,6 +120,14 @@ MUTATIONS = (
         "flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK",
         "flags = os.O_RDONLY | os.O_NONBLOCK",
         f"{_RACES}::test_a_file_that_becomes_a_link",
+    ),
+    Mutation(
+        "pipes and sockets are read like files",
+        _WORKSPACE,
+        "if not stat.S_ISREG(kind):",
+        "if False:",
+        f"{_WAYS}::test_what_takes_the_place_of_a_file_is_neither_read_nor_waited_for",
+        also=("if not stat.S_ISREG(os.fstat(fd).st_mode):", "if False:"),
     ),
     Mutation(
         "links lead out",
@@ -172,6 +195,13 @@ MUTATIONS = (
         'LOOPBACK = "0.0.0.0"',
         "tests/sandbox/conformance/test_ports.py",
         "podman",
+    ),
+    Mutation(
+        "what steers a terminal is printed like other text",
+        "cli/output.py",
+        "def printable(text: str) -> str:\n",
+        "def printable(text: str) -> str:\n    return text\n",
+        "tests/cli/test_output.py",
     ),
     Mutation(
         "attributes of the Workspace count on the host",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -177,3 +178,59 @@ async def test_environment_variables_of_this_process_are_not_inside(
     text = await said(box, "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'")
     assert "ALLOWED=yes" in text
     assert "canary-of-the-host" not in text
+
+
+FORKS = """
+import os, signal, time
+made = []
+for _ in range(300):
+    try:
+        pid = os.fork()
+    except OSError as error:
+        print(error.errno, end=" ")
+        break
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    made.append(pid)
+print(len(made))
+for pid in made:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+
+async def test_processes_are_limited_in_number(sandbox: OpenSandbox, workspace: Path) -> None:
+    number, made = (await python(await sandbox(workspace, limits=SandboxLimits(pids=64)), FORKS)).split()
+    assert int(number) == errno.EAGAIN
+    assert 20 < int(made) < 64
+
+
+async def test_no_signal_ends_the_supervisor(sandbox: OpenSandbox, workspace: Path) -> None:
+    """Every one of them; what runs beside it meanwhile is neither lost nor begun again."""
+    box = await sandbox(workspace)
+    started = asyncio.Event()
+    await said(box, "mkfifo go")
+    beside = asyncio.create_task(
+        box.perform(new_id(), Exec("echo run >> runs; echo x; read _ < go; cat runs"), lambda *_: started.set())
+    )
+    async with asyncio.timeout(60):
+        await started.wait()
+    await said(box, "for n in $(seq 64); do kill -$n 1; done 2>/dev/null")
+    assert await said(box, "echo > go; echo fine") == "fine\n"
+    assert (await beside).stdout == b"x\nrun\n"
+
+
+async def test_what_takes_the_place_of_a_file_is_neither_read_nor_waited_for(
+    sandbox: OpenSandbox, workspace: Path
+) -> None:
+    """Pipes and sockets would hold a reader for ever, devices have no end."""
+    box = await sandbox(workspace)
+    make = "import socket; socket.socket(socket.AF_UNIX).bind('socket')"
+    await said(box, f'mkfifo pipe; python3 -c "{make}"; ln -s /dev/zero zero; ln -s /proc/1/environ environ')
+    for name in ("pipe", "socket", "zero", "environ"):
+        refused = await box.perform(new_id(), ReadFile(name))
+        assert refused.error_code in ("invalid", "outside_workspace"), (name, refused.error_code)
+        if name in ("pipe", "socket"):
+            assert refused.error == f"{name} is not a regular file."
+        refused = await box.perform(new_id(), WriteFile(name, b"x"))
+        assert refused.error_code in ("invalid", "outside_workspace"), (name, refused.error_code)
