@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +13,14 @@ from typing import Any
 from milepost.domain.teams import MAX_DESCRIPTION_CHARACTERS, MAX_NAME_CHARACTERS, MAX_SUBTASKS, Subtask
 
 MAX_TEXT = 1024 * 1024
+MAX_WRAPPED = 3
+"""How deep a list of subtasks may lie in objects around it."""
 MAX_STARTS = 64
 """Places where a plan is looked for in prose."""
 
 _REASONING = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _UNOPENED = re.compile(r"\A.*</(think|thinking|reasoning)>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"</?(?:think|thinking|reasoning)>", re.IGNORECASE)
 _START = re.compile(r"[\[{]")
 _LISTS = ("subtasks", "tasks", "plan", "steps")
 
@@ -64,6 +68,10 @@ def read_plan(text: str, goal: str, tools: frozenset[str]) -> Plan:
     values = chain(_values(_UNOPENED.sub("", bare)), _values(bare))
     items = next((found for value in values if (found := _items(value))), None)
     if items is None:
+        # Reasoning that never ended may hold the plan; what was written last counts, since drafts come before it.
+        drafts = [found for value in _values(_TAG.sub(" ", text[-MAX_TEXT:])) if (found := _items(value))]
+        items = drafts[-1] if drafts else None
+    if items is None:
         return one_task(goal, "The model's answer holds no plan; the goal is worked on as one subtask.")
     if len(items) > MAX_SUBTASKS:
         return one_task(
@@ -77,8 +85,12 @@ def read_plan(text: str, goal: str, tools: frozenset[str]) -> Plan:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """JSON values in a text, from the left, longest first."""
+    """JSON values in a text, from the left, longest first; of a JSON string those in it."""
     decoder = json.JSONDecoder()
+    if text.lstrip().startswith('"'):
+        with contextlib.suppress(ValueError, RecursionError):
+            quoted = decoder.raw_decode(text.lstrip())[0]
+            text = quoted if isinstance(quoted, str) else text
     position, starts = 0, 0
     while starts < MAX_STARTS and (found := _START.search(text, position)):
         starts += 1
@@ -92,8 +104,9 @@ def _values(text: str) -> Iterator[Any]:
 
 def _items(value: Any) -> list[Mapping[str, Any]] | None:
     """The list of subtasks in a value, if it is one."""
-    if isinstance(value, dict):
-        value = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), None)
+    for _ in range(MAX_WRAPPED):
+        if isinstance(value, dict):
+            value = next((value[key] for key in _LISTS if isinstance(value.get(key), list | dict)), None)
     if not isinstance(value, list) or not value:
         return None
     items: list[Mapping[str, Any]] = [

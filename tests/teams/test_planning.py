@@ -13,6 +13,7 @@ from milepost.engine.planning import read_plan
 
 TOOLS = frozenset({"bash", "read_file"})
 PLAN = {"subtasks": [{"name": "a", "description": "Do a.", "tools": ["bash"], "depends_on": []}]}
+DRAFT = {"subtasks": [{"name": "draft", "description": "x"}]}
 A = Subtask(1, "a", "Do a.", ("bash",))
 
 
@@ -25,6 +26,11 @@ A = Subtask(1, "a", "Do a.", ("bash",))
         f"<think>Maybe [1, 2] or {{}}?</think>{json.dumps(PLAN)}",
         f"<THINKING>never closed? no: {json.dumps({'subtasks': []})}</THINKING>\n{json.dumps(PLAN)}",
         f"Of course! Here is the plan:\n```json\n{json.dumps(PLAN, indent=2)}\n```\nShall I begin?",
+        json.dumps({"plan": PLAN}),
+        json.dumps({"plan": {"steps": PLAN["subtasks"]}}),
+        json.dumps(json.dumps(PLAN)),
+        f"<think>First [1, 2], then {json.dumps(DRAFT)} {json.dumps(PLAN)}",
+        f'{{"note": "a plan follows"}}\n{{"more": [1, 2]}}\n{json.dumps(PLAN)}',
         f"I thought of {{this}} and [that]. {json.dumps(PLAN)} And so on.",
     ],
 )
@@ -34,7 +40,17 @@ def test_a_plan_is_found_between_reasoning_fences_and_prose(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "I would simply do it.", '{"subtasks": []}', '{"subtasks": "all"}', "[" * 5000, '{"a": 1} [1, 2]']
+    "text",
+    [
+        "",
+        "I would simply do it.",
+        '{"subtasks": []}',
+        '{"subtasks": "all"}',
+        "[" * 5000,
+        '{"a": 1} [1, 2]',
+        "<think>hm",
+        '"{\\"plan\\": {}}"',
+    ],
 )
 def test_an_answer_without_a_plan_is_one_subtask(text: str) -> None:
     plan = read_plan(text, "the goal", TOOLS)
