@@ -27,6 +27,8 @@ PATIENCE_SECONDS = 600.0
 """How long one piece of ledger work is tried again, from its first failure. Then the attempt of the call fails."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+WAITED = "The ledger did not answer for"
+"""How the note of a wait begins."""
 WAITING = "waiting for the ledger"
 """Detail of the heartbeats meanwhile: Temporal shows it."""
 
@@ -45,7 +47,7 @@ class Waits:
         """What its record shall say."""
         if self.seconds < 0.05:
             return ()
-        return (f"The ledger did not answer for {self.seconds:.1f} s; the call waited for it.",)
+        return (f"{WAITED} {self.seconds:.1f} s; the call waited for it.",)
 
 
 _waits: ContextVar[Waits | None] = ContextVar("waits", default=None)

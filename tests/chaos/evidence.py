@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from activities.patience import WAITED
 from milepost.domain.budgets import Spending
 from milepost.domain.content import Content
 from milepost.domain.effects import Effect, EffectClass, EffectState
@@ -244,7 +245,8 @@ def comparable(entry: HistoryEntry, uncertain: set[str]) -> dict[str, Any]:
 
     Left out are: ids (turn, Session, workflow, run; effect and call of each tool card), the turn's number, times, the
     numbers of calls and retries, whether usage is complete, and the script; of a call with an unknown outcome its end;
-    what the agent was reminded of, which names the turn, and whether memory has the turn yet.
+    what the agent was reminded of, which names the turn, and whether memory has the turn yet; how long a call
+    waited for a database that was killed.
     """
     value: dict[str, Any] = to_json(entry)
     for name in _TURN:
@@ -254,6 +256,7 @@ def comparable(entry: HistoryEntry, uncertain: set[str]) -> dict[str, Any]:
     del value["turn"]["usage"]["complete"]
     for agent in value["agents"]:
         del agent["calls"], agent["retries"], agent["usage"]["complete"], agent["reminder"], agent["written"]
+        agent["notes"] = [note for note in agent["notes"] if not note.startswith(WAITED)]
     for position, card in zip(plan.TOOLS, value["tools"], strict=False):
         del card["effect_id"], card["call_id"], card["arguments"]
         if position in uncertain:
