@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -36,10 +37,12 @@ SETTLED = (EffectState.SUCCEEDED, EffectState.FAILED, EffectState.CANCELLED)
 
 
 class Clock:
-    """A time that does not pass."""
+    """A time in which nothing lasts: each look at it is a moment of its own, as no two calls begin in the same one."""
+
+    looks = itertools.count(5_000_000)
 
     def now(self) -> int:
-        return 5_000_000
+        return next(self.looks)
 
 
 def journal(ledger: Ledger) -> EffectJournal:

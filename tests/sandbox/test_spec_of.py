@@ -18,7 +18,7 @@ from milepost.sandboxes.podman.folder import identity, not_writable
 
 def made(workspace: Path, data_root: Path) -> str:
     limits = LimitsSection()
-    section = SimpleNamespace(image=None, network="none", limits=limits)
+    section = SimpleNamespace(backend="podman", image=None, network="none", limits=limits)
     config: Any = SimpleNamespace(settings=SimpleNamespace(sandbox=section), sandbox_environment={})
     session: Any = SimpleNamespace(session_id="s", image=None, workspace=SimpleNamespace(path=str(workspace)))
     return spec_of(config, DataRoot(data_root), "i", session).workspace_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from milepost.domain.approvals import PolicyRule, Verdict
 from milepost.domain.errors import ProcessNotFound, SandboxLost, SandboxUnavailable
-from milepost.domain.events import ToolFinished
+from milepost.domain.events import ToolFinished, ToolStarted
 from milepost.domain.processes import ProcessEnded, ProcessEnding, ProcessKind, ProcessRecord, ProcessStarted
 from milepost.domain.tools import Approval, tool_approval
 from milepost.domain.turns import TurnState
@@ -73,6 +74,25 @@ async def test_an_agent_works_with_a_terminal(stack: Stack, sandboxes: MemorySan
     assert [event.TYPE for event in events] == ["process.started", "process.ended"]
     assert isinstance(events[0], ProcessStarted) and events[0].by == "agent:default"
     assert isinstance(events[1], ProcessEnded) and events[1].ended_by is ProcessEnding.ENDED
+
+
+async def test_a_stop_ends_the_wait_for_output_and_not_the_terminal(
+    stack: Stack, sandboxes: MemorySandboxes, tmp_path: Path
+) -> None:
+    session = await stack.open(tmp_path)
+    async with stack.worker():
+        process_id = (await _call(stack, session, "spawn_terminal")).detail["process_id"]
+        calls = [call("read_terminal", id=process_id, offset=0, wait=30), call("bash", command="never")]
+        begun = await stack.send(session, script=script({"calls": calls}, {"text": "no"}))
+        async with asyncio.timeout(30):
+            while not any(
+                isinstance(event, ToolStarted) and event.tool == "read_terminal"
+                for event in await events_of(stack, session)
+            ):
+                await asyncio.sleep(0.02)
+        await stack.turns.stop(begun.turn.turn_id, actor="test")
+        assert (await stack.ended(begun.turn.turn_id, 20)).state is TurnState.STOPPED
+    assert sandboxes.by_session[session].spawned[process_id].info.ended_by is not ProcessEnd.ENDED
 
 
 async def test_a_background_command_outlives_its_turn_and_its_worker(

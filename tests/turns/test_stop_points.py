@@ -15,7 +15,7 @@ from milepost.domain.effects import EffectState
 from milepost.domain.errors import TurnNotRunning
 from milepost.domain.events import TERMINAL_TURN_EVENTS, ModelCalled
 from milepost.domain.providers import OpenAICompatibleProvider, ScriptedProvider
-from milepost.domain.tools import BUILTIN_TOOL_POLICIES, UNSANDBOXED_TOOLS, Approval
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, PROCESS_TOOLS, UNSANDBOXED_TOOLS, Approval
 from milepost.domain.turns import Turn, TurnState, TurnStatus
 from milepost.providers.gateway import Gateway
 from milepost.services.dispatch import Dispatcher
@@ -43,6 +43,8 @@ ARGUMENTS = {
     "glob": {"pattern": "*"},
     "write_file": {"path": "a", "content": "x"},
     "edit_file": {"path": "a", "old": "x", "new": "y"},
+    "git_status": {},
+    "git_diff": {"path": "a"},
     "bash": {"command": "make"},
 }
 
@@ -208,7 +210,8 @@ async def test_while_a_model_call_waits_for_its_next_try(scene: Scene) -> None:
 
 
 async def test_during_each_kind_of_tool(scene: Scene) -> None:
-    assert set(ARGUMENTS) == set(BUILTIN_TOOL_POLICIES) - UNSANDBOXED_TOOLS
+    # Those of terminals are stopped in tests/turns/test_process_tools.py.
+    assert set(ARGUMENTS) == set(BUILTIN_TOOL_POLICIES) - UNSANDBOXED_TOOLS - PROCESS_TOOLS
     scene.sandboxes.hang = True
 
     async def stop_in(tool: str) -> None:
