@@ -22,7 +22,7 @@ from milepost.config.providers import Fallbacks, ProviderSection
 from milepost.config.references import SecretReference, is_reference
 from milepost.config.sections import BaseUrl, Count, HttpUrl, Name, Number, Port, Section
 from milepost.config.tools import CustomToolName, ToolSection
-from milepost.domain.agents import DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT, MAX_ROUNDS
+from milepost.domain.agents import ALL_TOOLS, DEFAULT_MAX_ROUNDS, DEFAULT_SYSTEM_PROMPT, MAX_ROUNDS
 from milepost.domain.approvals import DEFAULT_APPROVAL_SECONDS, MAX_APPROVAL_SECONDS
 from milepost.domain.compaction import DEFAULT_THRESHOLD
 from milepost.domain.skills import MAX_SKILLS
@@ -35,30 +35,7 @@ MIB = 1024**2
 MAX_MEMORY = 1024**5
 MAX_DISK = 1024**5
 
-ToolName = Literal[
-    "read_file",
-    "write_file",
-    "edit_file",
-    "list_dir",
-    "grep",
-    "glob",
-    "bash",
-    "bash_background",
-    "spawn_terminal",
-    "list_terminals",
-    "read_terminal",
-    "write_terminal",
-    "kill_terminal",
-    "read_output",
-    "search_output",
-    "read_attachment",
-    "core_memory_append",
-    "core_memory_replace",
-    "core_memory_set",
-    "recall_search",
-    "recall_timeframe",
-    "forget",
-]
+ToolName = Literal[ALL_TOOLS]  # type: ignore[valid-type]
 
 
 def _database_url(value: str) -> str:

@@ -13,7 +13,7 @@ from milepost.domain.memory import MemorySettings
 from milepost.domain.messages import Sampling
 from milepost.domain.providers import Route
 from milepost.domain.teams import AgentFailure, AgentRole
-from milepost.domain.tools import Approval
+from milepost.domain.tools import BUILTIN_TOOL_POLICIES, Approval
 
 DEFAULT_MAX_ROUNDS = 64
 MAX_ROUNDS = 10_000
@@ -24,30 +24,7 @@ DEFAULT_SYSTEM_PROMPT = (
     "When you are done, say in a few sentences what you did."
 )
 
-ALL_TOOLS = (
-    "read_file",
-    "write_file",
-    "edit_file",
-    "list_dir",
-    "grep",
-    "glob",
-    "bash",
-    "bash_background",
-    "spawn_terminal",
-    "list_terminals",
-    "read_terminal",
-    "write_terminal",
-    "kill_terminal",
-    "read_output",
-    "search_output",
-    "read_attachment",
-    "core_memory_append",
-    "core_memory_replace",
-    "core_memory_set",
-    "recall_search",
-    "recall_timeframe",
-    "forget",
-)
+ALL_TOOLS = tuple(BUILTIN_TOOL_POLICIES)
 
 
 @dataclass(frozen=True, slots=True)

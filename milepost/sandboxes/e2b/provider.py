@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from milepost.domain.errors import (
     ImageNotAllowed,
-    InvalidInput,
     MilepostError,
     SandboxMissing,
     SandboxUnavailable,
@@ -18,6 +17,7 @@ from milepost.domain.errors import (
 )
 from milepost.observability.logging import get_logger
 from milepost.ports.sandbox import REMOTE, Holding, Sandbox, SandboxHealth, SandboxSpec
+from milepost.sandboxes.choices import Locks, check
 from milepost.sandboxes.e2b import bridge
 from milepost.sandboxes.e2b.sandbox import E2BSandbox
 from milepost.sandboxes.e2b.service import Found, Missing, Service
@@ -27,7 +27,6 @@ from milepost.sandboxes.e2b.upload import pack
 if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
-NETWORKS = ("none", "bridge")
 LOOK_SECONDS = 60
 UPLOAD_SECONDS = 900.0
 
@@ -49,7 +48,7 @@ class E2BProvider:
         self._service = Service(settings)
         self._lease = lease
         self._sandboxes: dict[str, E2BSandbox] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks = Locks(self._sandboxes)
 
     async def check(self) -> SandboxHealth:
         """Whether the service takes the key. Never raises for what is missing."""
@@ -70,7 +69,7 @@ class E2BProvider:
             SandboxUnavailable: no sandbox can be had; the fix says what to do.
         """
         self._validate(spec)
-        async with self._lock(spec.session_id):
+        async with self._locks.of(spec.session_id):
             known = self._sandboxes.get(spec.session_id)
             if known is not None and known.serves(spec):
                 return known
@@ -96,14 +95,14 @@ class E2BProvider:
 
     async def remove(self, session_id: str) -> None:
         """Pause the Session's sandbox; idempotent."""
-        async with self._lock(session_id):
+        async with self._locks.of(session_id):
             await self._release(session_id)
             for found in await self._of(session_id, running=True):
                 await self._service.pause(found.sandbox_id)
 
     async def destroy(self, session_id: str) -> None:
         """Kill the Session's sandboxes, running or paused, of all generations; idempotent."""
-        async with self._lock(session_id):
+        async with self._locks.of(session_id):
             await self._release(session_id)
             for found in await self._of(session_id):
                 await self._service.kill(found.sandbox_id)
@@ -207,19 +206,8 @@ class E2BProvider:
             LEASE: self._lease,
         }
 
-    def _lock(self, session_id: str) -> asyncio.Lock:
-        if len(self._locks) > 10_000:
-            self._locks = {key: lock for key, lock in self._locks.items() if lock.locked() or key in self._sandboxes}
-        return self._locks.setdefault(session_id, asyncio.Lock())
-
     def _validate(self, spec: SandboxSpec) -> None:
-        if spec.instance_id != self.instance_id:
-            text = f"The Session belongs to instance {spec.instance_id}, this is {self.instance_id}."
-            raise InvalidInput(text, field="instance_id")
-        if spec.network not in NETWORKS:
-            raise InvalidInput(
-                f"Unknown sandbox network {spec.network!r}.", field="network", fix=f"Use {' or '.join(NETWORKS)}."
-            )
+        check(spec, self.instance_id)
         if spec.image is not None:
             raise SandboxUnsupported(_NO_IMAGES.format(spec.image), field="image", fix=_WITHOUT)
 

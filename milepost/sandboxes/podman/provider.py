@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-from milepost.domain.errors import InvalidInput, MilepostError, SandboxUnavailable
+from milepost.domain.errors import MilepostError, SandboxUnavailable
 from milepost.ports.sandbox import Holding, Sandbox, SandboxHealth, SandboxSpec
 from milepost.sandboxes import image as images
+from milepost.sandboxes.choices import Locks, check
 from milepost.sandboxes.podman import containers, volumes
 from milepost.sandboxes.podman.api import PodmanDown, PodmanError
 from milepost.sandboxes.podman.containers import OwnedContainer, holding_of
@@ -22,8 +22,6 @@ from milepost.sandboxes.podman.health import report
 from milepost.sandboxes.podman.opening import DEFAULT_IMAGE, Opener, Settings
 from milepost.sandboxes.podman.sandbox import PodmanSandbox
 from milepost.sandboxes.podman.service import PodmanService
-
-NETWORKS = ("none", "bridge")
 
 
 class PodmanProvider:
@@ -61,7 +59,7 @@ class PodmanProvider:
         settings = Settings(data_root, instance_id, image, dict(images or {}), allow_unenforced, lease)
         self._opener = Opener(self._service, settings)
         self._sandboxes: dict[str, PodmanSandbox] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks = Locks(self._sandboxes)
 
     # --- the port -----------------------------------------------------------------------------------------------
 
@@ -86,7 +84,7 @@ class PodmanProvider:
             SandboxUnavailable: no sandbox can be had; the fix says what to do.
         """
         folder = self._validate(spec)
-        async with self._lock(spec.session_id):
+        async with self._locks.of(spec.session_id):
             known = self._sandboxes.get(spec.session_id)
             if known is not None and known.serves(spec, folder):
                 return known
@@ -107,7 +105,7 @@ class PodmanProvider:
 
     async def remove(self, session_id: str) -> None:
         """Remove the Session's container, running or not; its volumes stay. Idempotent."""
-        async with self._lock(session_id), _translated():
+        async with self._locks.of(session_id), _translated():
             known = self._sandboxes.pop(session_id, None)
             if known is not None:
                 await known.close()
@@ -136,7 +134,8 @@ class PodmanProvider:
 
     async def close(self) -> None:
         """Release connections and an own service; containers stay."""
-        sandboxes, self._sandboxes = list(self._sandboxes.values()), {}
+        sandboxes = list(self._sandboxes.values())
+        self._sandboxes.clear()
         for sandbox in sandboxes:
             await sandbox.close()
         await self._service.close()
@@ -181,19 +180,8 @@ class PodmanProvider:
 
     # --- steps --------------------------------------------------------------------------------------------------
 
-    def _lock(self, session_id: str) -> asyncio.Lock:
-        if len(self._locks) > 10_000:
-            self._locks = {key: lock for key, lock in self._locks.items() if lock.locked() or key in self._sandboxes}
-        return self._locks.setdefault(session_id, asyncio.Lock())
-
     def _validate(self, spec: SandboxSpec) -> Identity:
-        if spec.instance_id != self.instance_id:
-            text = f"The Session belongs to instance {spec.instance_id}, this is {self.instance_id}."
-            raise InvalidInput(text, field="instance_id")
-        if spec.network not in NETWORKS:
-            raise InvalidInput(
-                f"Unknown sandbox network {spec.network!r}.", field="network", fix=f"Use {' or '.join(NETWORKS)}."
-            )
+        check(spec, self.instance_id)
         return identity(Path(spec.workspace_path))
 
 
