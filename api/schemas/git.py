@@ -27,6 +27,9 @@ MAX_SHOWN_FILES = 300
 MAX_SHOWN_BYTES = 4 * 1024 * 1024
 """Of the hunks on one page."""
 Revision = Annotated[str, *at_most(500)]
+ShortText = Annotated[str, *at_most(400)]
+"""Of an address, which is 64 KiB long at most."""
+MAX_QUERY_FILES = 5
 GitPath = Annotated[str, *at_most(4096)]
 
 
@@ -96,9 +99,9 @@ class GitDiffQuery(Query):
     """What is compared: the two states of `side`, or `from` with `to` or the files. `after`: files to leave out."""
 
     side: GitSide = GitSide.WORKTREE
-    file: Annotated[tuple[GitPath, ...], Field(max_length=100)] = ()
-    from_: Annotated[Revision | None, Field(alias="from")] = None
-    to: Revision | None = None
+    file: Annotated[tuple[ShortText, ...], Field(max_length=MAX_QUERY_FILES)] = ()
+    from_: Annotated[ShortText | None, Field(alias="from")] = None
+    to: ShortText | None = None
     after: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_SHOWN_FILES)] = 100
 
@@ -106,7 +109,7 @@ class GitDiffQuery(Query):
 class GitLogQuery(Query):
     """Commits from `revision` on."""
 
-    revision: Revision = "HEAD"
+    revision: ShortText = "HEAD"
     skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 50
 

@@ -29,8 +29,12 @@ def require_complete(home: Home, turn: Json, request: str) -> Json:
     """The turn's History entry, which has everything that the command reported and that a person wants to know."""
     history = home.run("history", turn["session_id"], "--json").document
     (entry,) = history["turns"]
-    for name in ("turn_id", "state", "output", "usage", "tools", "agents", "workflow_id"):
+    for name in ("turn_id", "state", "output", "usage", "tools", "workflow_id"):
         assert entry[name] == turn[name], name
+    # What the command prints may be older than what its end still writes into the agents' memory.
+    for told, kept in zip(turn["agents"], entry["agents"], strict=True):
+        assert {name for name in kept if told[name] != kept[name]} <= {"memory"}
+        assert kept["memory"]["written"]
     assert entry["request"] == request and entry["state"] == "completed" and not entry["superseded"]
     assert entry["usage"]["complete"] and entry["usage"]["output_tokens"] > 0
     assert entry["error"] is None and entry["ended_at"] is not None
